@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.harness.simulated import new
 
-from waltap.base.plugin_errors import RoleIncomplete
+from waltap.base.plugin_errors import RoleIncomplete, UnusableResult
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
@@ -178,3 +178,16 @@ def test_drop_removes_the_stored_state_of_a_source_that_owns_no_slot(new, monkey
     slot.drop("p", yes=True)
     assert pipeline.store.load() is None
     assert "removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "ask"),
+    [
+        ("check", sinks.checks_of),
+        ("identity", sinks.identity_of),
+        ("stored_position", sinks.stored_position_of),
+    ],
+)
+def test_a_role_that_gives_another_kind_is_named(call, ask):
+    with pytest.raises(UnusableResult, match=f"Own.{call} gave int, not "):
+        ask(type("Own", (), {call: lambda self: 7})())

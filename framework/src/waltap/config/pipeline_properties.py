@@ -117,7 +117,7 @@ class EngineProperties(Properties):
         default=15000,
         ge=100,
         reloadable=True,
-        summary="How long one write, flush or acknowledgement of a sink may take before the log "
+        summary="How long a hook, or a sink's write, flush or acknowledgement, may take before the log "
         "reports it and /readyz answers 503.",
     )
     stop_timeout_ms: Whole = declare(

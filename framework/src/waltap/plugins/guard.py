@@ -1,4 +1,4 @@
-"""Guard hook implementations, to blame the plugin that raised or blocked.
+"""Guard hook implementations, to blame the plugin that raised or blocks.
 
 pluggy calls implementations: it decides their order (``tryfirst``, ``trylast``), runs wrappers and stops
 at a first result. It does not say which implementation raised. The host therefore guards each one when
@@ -7,7 +7,7 @@ it registers a plugin.
 
 import time
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Any
 
 import pluggy
 
@@ -20,19 +20,20 @@ Accept = Callable[[Any], Any]
 
 Wrapper = Generator[None, Any, Any]
 
-SLOW_S: Final = 10.0
-"""A call that takes longer is reported: the pipeline waits for it."""
+Pending = dict[object, tuple[str, float]]
+"""Names the implementations that have not returned, each with its begin by the monotonic clock."""
 
 
 def guard(
     implementation: pluggy.HookImpl,
     failed: Failed,
     accept: Accept,
-    slow: Callable[[float], None],
+    name: str,
+    pending: Pending,
 ) -> None:
     """Report an implementation's exceptions to ``failed``, results to ``accept``.
 
-    ``slow`` gets the seconds of a call that took `SLOW_S` or longer.
+    ``pending`` has ``name`` during a call.
 
     A wrapper that fails is left out, unless ``failed`` gives an error: the results of the wrapped
     implementations pass it. Their errors pass a wrapper unchanged and are never blamed on it.
@@ -40,7 +41,8 @@ def guard(
     function: Callable[..., Any] = implementation.function
 
     def call(*arguments: Any, **named: Any) -> Any:
-        began = time.monotonic()
+        this = object()
+        pending[this] = name, time.monotonic()
         try:
             return accept(function(*arguments, **named))
         except BaseException as cause:
@@ -49,8 +51,7 @@ def guard(
                 raise error from cause
             return None
         finally:
-            if (took := time.monotonic() - began) >= SLOW_S:
-                slow(took)
+            del pending[this]
 
     def wrap(*arguments: Any, **named: Any) -> Wrapper:
         wrapper, cause = _begun(function, arguments, named)

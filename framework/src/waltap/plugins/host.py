@@ -10,6 +10,7 @@ import enum
 import inspect
 import logging
 import re
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -35,10 +36,10 @@ from waltap.base.plugin_errors import (
     interrupts,
     require_call,
 )
-from waltap.base.text import duration, in_brief, nearest
+from waltap.base.text import in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
-from waltap.plugins.guard import Accept, guard, is_wrapper
+from waltap.plugins.guard import Accept, Pending, guard, is_wrapper
 from waltap.ports.specs import (
     KIND_OF,
     KINDS,
@@ -203,6 +204,7 @@ class Host:
         self._of_program: set[str] = set()
         # Observers whose exceptions were logged as a warning already.
         self._complained: set[tuple[str, str]] = set()
+        self._pending: Pending = {}
         if discover:
             self._discover(plugin_names() if only is None else frozenset(only))
 
@@ -293,6 +295,12 @@ class Host:
             notice = (lambda given: caller(**given)) if caller.get_hookimpls() else lambda _: None
             self._notices[hook] = notice
         notice(arguments)
+
+    def pending(self) -> tuple[str, float] | None:
+        """Return the first hook that has not returned and its seconds. Any thread may ask."""
+        for name, began in self._pending.copy().values():
+            return name, time.monotonic() - began
+        return None
 
     def blamed(self, error: E) -> E | WaltapError:
         """Return the error to report instead of ``error``.
@@ -479,11 +487,8 @@ class Host:
                 raise cause
             return failed(cause)
 
-        def slow(seconds: float) -> None:
-            logger.warning("%s of %s took %s", hook, _who(plugin), duration(seconds))
-
         accept = partial(self._accepted, plugin, kind, several=several) if kind else _answer(hook)
-        guard(implementation, judged, accept, slow)
+        guard(implementation, judged, accept, f"{hook} of {_who(plugin)}", self._pending)
 
     def _accepted(
         self, plugin: PluginInfo, kind: SpecKind, result: Any, *, several: bool

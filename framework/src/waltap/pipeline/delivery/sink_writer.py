@@ -31,7 +31,7 @@ from waltap.changes.transactions.transaction import (
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
-from waltap.pipeline.delivery.sink_branch import SinkBranch
+from waltap.pipeline.delivery.sink_branch import SinkBranch, positions_of
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, OffsetStore
 from waltap.ports.sink.refusal import RecordsRefused
@@ -597,7 +597,8 @@ class SinkWriter:
         """Replace the stored offset. Raises: OffsetError."""
         stored_position = None
         if self._keeper is not None:
-            stored_position = Positions.of(self._keeper.stored_position(), self.partition)
+            given = self._keeper.stored_position()
+            stored_position = positions_of(self._sink, "stored_position", given, self.partition)
         if stored_position and offset.snapshot is None:
             partitions = {
                 name: msgspec.structs.replace(

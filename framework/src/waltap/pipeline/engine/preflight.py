@@ -97,7 +97,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     found += _delivered_to_another(stages, offset)
     if locked:
         with connector.once():
-            found += connector.check(offset)
+            found += usable(connector.check(offset), list, connector, "check")
             found += _of_source(stages, connector, offset, found)
     else:
         asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)

@@ -207,11 +207,12 @@ class PipelineRun:
     # --- observers and status ---------------------------------------------------------------------
 
     def warn_if_stalled(self) -> None:
-        """Log a call of the sink that does not return.
+        """Log a call of the sink or a hook that does not return.
 
         The first warning comes after `waltap.stall.ms`, others when that time has doubled.
         """
-        found = self.state.counts.calls.in_flight()
+        hook = self.state.host.pending()
+        found = hook or self.state.counts.calls.in_flight()
         if found is None or not self._stalls(found):
             if self._next_word_s:
                 log.info("the pipeline continues", extra={"pipeline": self.state.profile.name})
@@ -219,7 +220,7 @@ class PipelineRun:
         elif found[1] >= self._next_word_s:
             what, seconds = found
             self._next_word_s = 2 * seconds
-            if (awaited := self.state.counts.calls.awaited) is not None:
+            if awaited := what if hook else self.state.counts.calls.awaited:
                 log.warning(
                     "%s has not answered; the pipeline has waited %s for it",
                     awaited,
@@ -243,6 +244,7 @@ class PipelineRun:
         state, since_ns = self.state.entered
         waiting = None if delivery is None else delivery.waiting_since
         in_flight = counts.calls.in_flight()
+        pending = self.state.host.pending() or in_flight
         by_table = counts.by_table
         return PipelineStatus(
             pipeline=self.state.profile.name,
@@ -261,7 +263,7 @@ class PipelineRun:
             **gauges._asdict(),
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
-            stalled=in_flight is not None and self._stalls(in_flight),
+            stalled=pending is not None and self._stalls(pending),
             captured_tables=self.state.captured_tables,
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from waltap.base.plugin_errors import usable
 from waltap.changes.transactions.position import Position, Positions
 from waltap.ports.sink.sink import Sink
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
@@ -238,14 +239,17 @@ class SplitReadingSink(SnapshotChoosingSink, Protocol):
 
 def checks_of(sink: Sink) -> list[PreflightCheck]:
     """Return the sink's checks before a start. Raises: as `CheckedSink.check`."""
-    return sink.check() if isinstance(sink, CheckedSink) else []
+    return usable(sink.check(), list, sink, "check") if isinstance(sink, CheckedSink) else []
 
 
 def stored_position_of(sink: Sink) -> Position | Positions | None:
     """Return the position that the sink stores with the data, None without one."""
-    return sink.stored_position() if isinstance(sink, PositionKeepingSink) else None
+    given = sink.stored_position() if isinstance(sink, PositionKeepingSink) else None
+    return usable(given, (Position, Positions, type(None)), sink, "stored_position")
 
 
 def identity_of(sink: Sink) -> str:
     """Return the identity of the sink's data, "" without one. Raises: SinkError."""
-    return sink.identity() if isinstance(sink, IdentifiedSink) else ""
+    return (
+        usable(sink.identity(), str, sink, "identity") if isinstance(sink, IdentifiedSink) else ""
+    )
