@@ -20,7 +20,7 @@ from tests.harness.sql import (
 
 from waltap.changes.decode.message import Truncate
 from waltap.changes.transactions.position import Position
-from waltap_sinks.sql.errors import SqlFenced, SqlTransactionGap
+from waltap_sinks.sql.errors import SqlConstraintViolated, SqlFenced, SqlTransactionGap
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.targets.target import SqlTarget
 
@@ -99,6 +99,27 @@ def test_unique_values_that_change_places_go_in_as_they_came(place):
     source.update(PEOPLE, ["1"], name="b")
     target.write(batch(source.commit()))
     assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
+
+
+def test_a_column_of_others_keeps_its_values(place):
+    own = "own int NOT NULL"
+    place.execute(
+        f"CREATE TABLE people (id int PRIMARY KEY, name varchar(9) UNIQUE, note text, {own})"
+    )
+    source = Model()
+    first = source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])
+    place.refuses(SqlConstraintViolated, first, "own")
+    place.execute("DROP TABLE people")
+    place.execute(
+        f"CREATE TABLE people (id int PRIMARY KEY, name varchar(9) UNIQUE, note text, {own} DEFAULT 7)"
+    )
+    place.deliver(first)
+    place.execute("UPDATE people SET own = 9")
+    place.execute("DELETE FROM people WHERE id = 2")
+    for key in "12":
+        source.update(PEOPLE, [key], name=f"{key}z")
+    place.deliver(source.commit())
+    assert place.rows("people", "id", "name", "own") == [("1", "1z", "9"), ("2", "2z", "7")]
 
 
 def test_a_new_row_that_is_there_already_is_replaced(postgres):

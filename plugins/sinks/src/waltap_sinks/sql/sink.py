@@ -22,6 +22,7 @@ from waltap.ports.sink.stored_position import delivered_changes
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.sql.applier import AppliedPart, Parts, SqlApplier
 from waltap_sinks.sql.errors import (
+    SqlColumnMissing,
     SqlCommitUnknown,
     SqlConflictMidway,
     SqlConstraintViolated,
@@ -277,12 +278,11 @@ class SqlSink(Sink):
                 self._begin()
                 self._commit(position, durable=True)
             except Exception as error:
-                self._undo()
-                failure = self._failure(error)
-                if (
-                    self._write_stop.failed
-                ):  # it was raised already, and the connection may be lost with it
+                # What failed was raised already, and the connection may be lost with it.
+                if self._write_stop.failed:
+                    self._undo()
                     return self._durable
+                failure = self._ended(error, midway=False)
                 if failure is error:
                     raise
                 raise failure from error
@@ -399,6 +399,10 @@ class SqlSink(Sink):
         """
         self._undo()
         failure = self._failure(error)
+        missing = isinstance(failure, SqlColumnMissing)
+        if missing and self._target.describe(self._metadata.table) is None:
+            # A backup without waltap's tables was restored; the next `open` finds no position.
+            failure = SqlPositionChanged(failure.problem, positions=self._metadata.name)
         if midway and self._target.conflict(error):
             failure = SqlConflictMidway(failure.problem, **failure.fields)
         if not repeated or failure.retry is not failure.retry.SAME_BATCH:

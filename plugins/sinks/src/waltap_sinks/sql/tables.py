@@ -176,6 +176,7 @@ class TargetTables:
             tuple(columns[column.index] for column in shape.key),
             None if soft is None else target.quoted(soft),
             only_key=len(set(described.unique)) <= 1,
+            shared=len(described.columns) > len(columns) + (soft is not None),
         )
 
     def _key_statement(self, shape: TargetShape, described: TargetDescription) -> str:

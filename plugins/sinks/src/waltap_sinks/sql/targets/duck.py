@@ -219,9 +219,8 @@ class DuckTarget(SqlTarget):
         return None
 
     def error_text(self, error: BaseException) -> str:
-        # The message of a constraint names the key.
-        text = super().error_text(error)
-        return text.partition(" key ")[0] if "Duplicate key" in text else text
+        # The message of a constraint names the values of a key.
+        return super().error_text(error).partition(' key "')[0]
 
 
 class _DuckCursor:

@@ -58,7 +58,7 @@ EXACT: Final = re.compile(r".*_nopad_bin|utf8mb4_0900_bin|binary")
 
 # The server's numbers of errors, by their meaning.
 NUMBERS: Final = {
-    SqlConstraintViolated: (1062, 1452, 1451, 1048, 1644, 3819, 4025),
+    SqlConstraintViolated: (1062, 1452, 1451, 1048, 1364, 1644, 3819, 4025),
     SqlConflict: (1205, 1213, 1020),
     SqlReadOnly: (1290, 1792, 1836),
     SqlRefused: (1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151),
@@ -275,7 +275,8 @@ class MysqlTarget(SqlTarget):
         return f" ON DUPLICATE KEY UPDATE {sets}"
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
-        # The server treats any unique index as the key. With several, delete the old rows first.
+        # The server treats any unique index as the key. With several, delete the old rows first, or
+        # set them by their keys if they have values of others.
         if table.only_key:
             return super().upsert(table, rows, keep=keep)
         key_of = table.shape.key_of
@@ -284,6 +285,11 @@ class MysqlTarget(SqlTarget):
         if keep:
             super().upsert(table, rows, keep=True)
             return self.holding(table, keys)  # an existing row may have another key
+        if table.shared and (there := self.holding(table, keys)):
+            if there == len(rows):
+                return self.update(table, table.shape.columns, rows)
+            half = len(rows) // 2
+            return self.upsert(table, rows[:half]) + self.upsert(table, rows[half:])
         self.change_keys(table, keys)
         return self.insert(table, rows)
 

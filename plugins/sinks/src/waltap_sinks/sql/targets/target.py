@@ -96,6 +96,8 @@ class BoundTable:
     soft: str | None
     # No other columns must be unique.
     only_key: bool = True
+    # It has columns that the sink does not write.
+    shared: bool = False
     # Statements that a target has built, by their kind and columns.
     statements: dict[tuple[str, ...], str] = field(default_factory=dict)
 
