@@ -190,7 +190,7 @@ class NewTables:
         self._joining.clear()
         self._known = _KnownTables(database, [], [], streamed_as, _had(before))
         if before is not None and not after_snapshot:
-            known, others = set(before.captured), set(before.others)
+            known, others = set(before.captured), {*before.others, *before.streamed_as}
             for identifier, name in captured.items():
                 if identifier in known:
                     continue
@@ -200,11 +200,10 @@ class NewTables:
                 else:
                     self._join(published, identifier, name)
         # Tables that came during the start, such as a long snapshot, are news to the first poll.
-        self._names = {
-            identifier: name
-            for identifier, name in self._names.items()
-            if identifier in captured or self._older.get(identifier) == name
-        }
+        for identifier, named in list(self._names.items()):
+            if identifier not in captured and self._older.get(identifier) != named:
+                del self._names[identifier]
+                streamed_as.pop(identifier, None)
         self._unsaved = True
         self.save_known()
 
@@ -223,7 +222,7 @@ class NewTables:
         self.save_known()
         tables, published = tables_of(connector), published_by(connector)
         with suppress(WaltapError):
-            present = tables.existing_tables()
+            present, older = tables.existing_tables(), self._known.streamed_as
             self._polls += 1
             if self._polls % POLLS_PER_ANSWER == 0:
                 self._find_gaps(published, present)
@@ -242,7 +241,8 @@ class NewTables:
                     continue
                 name = f"{schema}.{table}"
                 streams_new = published.streams_new(schema, table)
-                if streams_new and identifier not in self._names:
+                # One that was a partition streamed under its root's name.
+                if streams_new and identifier not in self._names and identifier not in older:
                     self._say("created", name)
                     self._capture(identifier, name)
                 # It has another name by now, or another session published it.
@@ -252,11 +252,12 @@ class NewTables:
                     event = self._added(published, (schema, table))
                     if event == "locked":
                         locked.add(identifier)  # the next poll tries again
-                        event = "" if identifier in self._locked else event
-                    elif event != "uncaptured":
-                        self._capture(identifier, name)
+                        if identifier in self._locked:
+                            continue
                     if event:
                         self._say(event, name)
+                    else:
+                        self._read(identifier, name)
             self._locked = locked
             self._names = {i: name for i, name in present.items() if i not in locked}
             if not self._unsaved:
@@ -308,14 +309,15 @@ class NewTables:
                 if identifier in present:
                     self._read(identifier, joining.name, again=joining.again)
 
-    def _read(self, identifier: str, name: str, *, again: bool) -> None:
-        asked = self._asked(name)
+    def _read(self, identifier: str, name: str, *, again: bool = False) -> None:
+        """Request the rows of a table, and capture it."""
+        asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
         self._capture(identifier, name)
         self._unsaved = True
         self._say("snapshot" if asked else "incomplete", name, again=again)
 
     def _added(self, published: PublishingSource, table_id: tuple[str, str]) -> str:
-        """Publish a table that the next start would publish; return the event."""
+        """Publish a table that the next start would publish; return why not."""
         if self._policy != "snapshot" or not published.adds_tables():
             return "uncaptured"
         try:
@@ -332,13 +334,7 @@ class NewTables:
                 extra={"table": ".".join(table_id), "error_code": error.code},
             )
             return "uncaptured"
-        return "snapshot" if self._asked(".".join(table_id)) else "incomplete"
-
-    def _asked(self, name: str) -> bool:
-        """Request the rows of a table; return whether that succeeded."""
-        asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
-        self._unsaved = self._unsaved or asked
-        return asked
+        return ""
 
     def _find_gaps(self, published: PublishingSource, present: dict[str, tuple[str, str]]) -> None:
         """Report tables whose changes are no longer streamed.

@@ -739,7 +739,8 @@ class PostgresCatalogue:
             wanted = {
                 oid
                 for row in rows
-                for oid in (row[4] if row[8] else 0, row[5], *_attribute_oids(row[10]))
+                for parts in [[int(part.rsplit("\t", 3)[1]) for part in row[10] or ()]]
+                for oid in (row[4] if row[8] else 0, row[5], *parts)
                 if oid and oid not in raw and oid not in self._types
             }
         for oid in raw:
@@ -774,10 +775,6 @@ class PostgresCatalogue:
         )
         self._types[oid] = made
         return made
-
-
-def _attribute_oids(parts: list[str] | None) -> list[int]:
-    return [int(part.rsplit("\t", 3)[1]) for part in parts or ()]
 
 
 def _index(row: list[str]) -> UniqueIndex:

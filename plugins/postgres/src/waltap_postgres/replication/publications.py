@@ -113,7 +113,8 @@ class PublicationSet:
         """
         operations = published_operations(self._context.capture)
         captured = self._captured()
-        inserts = self._owned_object(self._properties.publication_name + INSERTS_SUFFIX)
+        inserts = self._properties.publication_name + INSERTS_SUFFIX
+        dropped = self._knows(inserts) and published(self._catalogue, inserts) is None
         with self._catalogue.once():
             plan = plan_publication(
                 self._catalogue,
@@ -121,7 +122,7 @@ class PublicationSet:
                 captured,
                 operations=operations,
                 version_num=self._version_num,
-                inserts_known=new_slot or self._dropped(inserts),
+                inserts_known=new_slot or dropped,
             )
             every = operations or ", ".join(OPERATIONS.values())
             for name in plan.names:
@@ -176,9 +177,8 @@ class PublicationSet:
         except (PublicationMissing, IdentityMissing):  # a start reports it
             return PublicationPlan(())
 
-    def _dropped(self, entry: OwnedObject) -> bool:
-        known = self._context.owned_objects.find(*entry.key) is not None
-        return known and published(self._catalogue, entry.name) is None
+    def _knows(self, name: str) -> bool:
+        return self._context.owned_objects.find(*self._owned_object(name).key) is not None
 
     def gone(self) -> SourceError | None:
         """Return why the existing slot cannot be read, None if it can.
@@ -203,9 +203,7 @@ class PublicationSet:
 
         Otherwise the profile may name another publication than before, and nothing is lost.
         """
-        name = self._properties.publication_name
-        known = self._context.owned_objects.find(*self._owned_object(name).key) is not None
-        if type(error) is PublicationGone and known:
+        if type(error) is PublicationGone and self._knows(self._properties.publication_name):
             return PublicationDropped(error.problem, **error.fields)
         return error
 
@@ -252,9 +250,8 @@ class PublicationSet:
         if not self._used:
             return
         plan = self.plan(new_slot=new_slot)
-        entries = [self._owned_object(name) for name in plan.created]
-        again = {e.name for e in entries if self._context.owned_objects.find(*e.key) is not None}
-        with self._context.owned_objects.making(*entries):
+        again = set(filter(self._knows, plan.created))
+        with self._context.owned_objects.making(*map(self._owned_object, plan.created)):
             plan.run(self._connection, self._properties)
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]

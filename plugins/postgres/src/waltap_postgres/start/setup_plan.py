@@ -56,16 +56,12 @@ def identity_statements(
                 continue
             index = index.strip()
             if relation.identity == word[:1].lower() and (
-                not index or index == _identity_index(catalogue, relation)
+                not index or (index,) in catalogue.query(IDENTITY_INDEX_SQL, (relation.oid,))
             ):
                 continue
             clause = f"USING INDEX {sql_name(index)}" if index else word.upper()
             name = sql_name(relation.schema, relation.table)
             yield relation, f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
-
-
-def _identity_index(catalogue: PostgresCatalogue, relation: Relation) -> str:
-    return "".join(name for (name,) in catalogue.query(IDENTITY_INDEX_SQL, (relation.oid,)))
 
 
 def set_identities(
