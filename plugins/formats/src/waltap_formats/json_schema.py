@@ -96,10 +96,7 @@ def _default(schema: Schema) -> Any:
 
 
 class JsonSchemaConverter(RegistryConverter[JsonSchemaProperties]):
-    """Write the wire form of Confluent's serialisers.
-
-    It is a zero byte, the schema's id, and JSON.
-    """
+    """Write JSON behind the schema's id."""
 
     language = "JSON"
 

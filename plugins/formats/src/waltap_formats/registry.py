@@ -8,8 +8,8 @@ the same id, so a batch may be repeated after a failure.
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -85,32 +85,24 @@ class RegistryClient:
             normal = "?normalize=true" if options.normalize else ""
             versions = "/versions" if options.auto_register else ""
             answer = self._ask("POST", f"{path}{versions}{normal}", _body(schema, kind))
-        return int(self._read(answer, subject, schema, kind)["id"])
-
-    def _read(self, answer: HttpAnswer, subject: str, schema: str, kind: str) -> Mapping[str, Any]:
-        """Return the content of an answer about a schema. Raises: as `id_of`."""
-        url = self.url
+        content = _content(answer)
+        if answer.status == 200 and isinstance(content.get("id"), int):
+            return int(content["id"])
         if answer.status in {401, 403}:
             what = f"the subject {subject}"
             raise RegistryLogin(
                 f"the schema registry refuses the login for {what} ({answer.status})", what=what
             )
-        if answer.status == 404 and _code(answer) in MISSING:
+        if answer.status == 404 and content.get("error_code") in MISSING:
             raise SchemaNotRegistered(
                 f"the schema of {subject} is not in the registry: {_message(answer)}",
                 subject=subject,
             )
         if answer.status == 409:
             raise self._incompatible(subject, schema, kind, answer)
-        try:
-            found = orjson.loads(answer.body)
-            if answer.status == 200 and isinstance(found, dict) and "id" in found:
-                return found
-        except orjson.JSONDecodeError:
-            pass
         raise SchemaInvalid(
             f"the schema registry does not take the schema of {subject}: {_message(answer)}",
-            url=url,
+            url=self.url,
         )
 
     def _incompatible(
@@ -122,15 +114,14 @@ class RegistryClient:
         # A transitive rule compares with every version, so an older one may be the reason.
         for number in reversed(orjson.loads(known.body) if known.status == 200 else ()):
             judged = self._ask("POST", f"/compatibility{path}/{number}", _body(schema, kind))
-            if judged.status == 200 and not orjson.loads(judged.body)["is_compatible"]:
+            if _content(judged).get("is_compatible") is False:
                 version = str(number)
                 break
         # Compare with that version, so that the error can name the change.
         older = self._ask("GET", f"{path}/{version}")
-        if older.status == 200:
-            found = orjson.loads(older.body)
+        if "schema" in (found := _content(older)):
             version = str(found.get("version", version))
-            changes = difference(str(found.get("schema", "")), schema)
+            changes = difference(str(found["schema"]), schema)
         text = f"the new schema of {subject} is not compatible with version {version}"
         if changes:
             text += f": {changes}"
@@ -214,22 +205,19 @@ def _body(schema: str, kind: str) -> bytes:
     )
 
 
-def _code(answer: HttpAnswer) -> int:
-    """Return an error's code, or 0."""
-    try:
-        return int(orjson.loads(answer.body)["error_code"])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return 0
+def _content(answer: HttpAnswer) -> dict[str, Any]:
+    """Return the object in an answer, empty if it has none."""
+    with suppress(orjson.JSONDecodeError):
+        if isinstance(found := orjson.loads(answer.body), dict):
+            return found
+    return {}
 
 
 def _message(answer: HttpAnswer) -> str:
     """Return the registry's message in one line."""
-    try:
-        found = orjson.loads(answer.body)
-        text = str(found.get("message") or found.get("detail") or found)
-    except (orjson.JSONDecodeError, AttributeError):
-        text = f"status {answer.status}"
-    return " ".join(text.split())[:500]
+    found = _content(answer)
+    text = found.get("message") or found.get("detail") or found or f"status {answer.status}"
+    return " ".join(str(text).split())[:500]
 
 
 class RegistryConverter(Converter, Generic[P]):

@@ -90,7 +90,6 @@ class KinesisService(StreamServer[Any]):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
             if status < HTTPStatus.INTERNAL_SERVER_ERROR:
                 return StreamUnfit(text, location=location, property="stream.name.format")
-            return StreamUnavailable(text, location=location)
         if isinstance(error, their.ParamValidationError):
             return StreamUnfit(text, location=location, property="stream.name.format")
         return StreamUnavailable(text, location=location)

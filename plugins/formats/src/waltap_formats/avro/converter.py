@@ -19,10 +19,7 @@ from waltap_formats.registry import RegistryConverter
 
 
 class AvroConverter(RegistryConverter[AvroProperties]):
-    """Write the wire form of Confluent's serialisers.
-
-    It is a zero byte, the schema's id, and the value.
-    """
+    """Write Avro behind the schema's id."""
 
     language = "AVRO"
 
