@@ -9,7 +9,7 @@ has no record, as for a pipeline that started without a topic.
 
 import json
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
@@ -82,8 +82,8 @@ class KafkaOffsetStore(OffsetStore):
     # --- the topic --------------------------------------------------------------------------------
 
     def _last(self) -> bytes | None:
-        admin = self._admin()
-        if self._topic not in self._topics(admin):
+        admin = self._clients.admin(self._clients.connection)
+        if self._topic not in self._clients.reach(admin).topics:
             return None
         # An uncommitted record is valid, too, and one of a process that hangs would delay the others.
         settings = {**self._clients.connection, "isolation.level": "read_uncommitted"}
@@ -112,8 +112,8 @@ class KafkaOffsetStore(OffsetStore):
 
         The topic is created if it is missing.
         """
-        admin, created = self._admin(), False
-        if self._topic not in self._topics(admin):
+        admin, created = self._clients.admin(self._clients.connection), False
+        if self._topic not in self._clients.reach(admin).topics:
             wanted = position_topic(self._topic)
             wanted.replication_factor = self._replicas
             try:
@@ -158,12 +158,6 @@ class KafkaOffsetStore(OffsetStore):
                 time.sleep(STEP_S)
             else:
                 return settings[POLICY].value or ""
-
-    def _admin(self) -> AdminClient:
-        return self._clients.admin(self._clients.connection)
-
-    def _topics(self, admin: AdminClient) -> Container[str]:
-        return self._clients.reach(admin).topics
 
     def _asked(self, ask: Callable[[], T]) -> T:
         """Return the result of ``ask``.

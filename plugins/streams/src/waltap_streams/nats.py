@@ -131,15 +131,6 @@ async def _end(client: "Client | None") -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _require_nkeys() -> None:
-    """Check for the library of credentials. Raises: ConfigurationError."""
-    try:
-        import nkeys  # type: ignore[import-not-found] # noqa: F401 - nats-py imports it late
-    except ImportError as cause:
-        what = "needs nkeys, which is not installed: pip install nkeys"
-        raise ConfigurationError.of("sink.auth.credentials", what) from cause
-
-
 class NatsSink(AcknowledgedSink):
     """Publish records and wait for acknowledgements.
 
@@ -149,7 +140,11 @@ class NatsSink(AcknowledgedSink):
     def __init__(self, properties: NatsProperties, context: SinkContext) -> None:
         """Raises: ConfigurationError."""
         if properties.credentials is not None:
-            _require_nkeys()
+            try:
+                import nkeys  # type: ignore[import-not-found] # noqa: F401 - nats-py imports it late
+            except ImportError as cause:
+                what = "needs nkeys, which is not installed: pip install nkeys"
+                raise ConfigurationError.of("sink.auth.credentials", what) from cause
         self._server = NatsServer(properties)
         super().__init__(self._server.location, context)
         self._properties = properties
