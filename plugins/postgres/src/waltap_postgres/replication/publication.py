@@ -79,25 +79,19 @@ WITH RECURSIVE tree AS (
 )
 """
 # Partitions that this role may publish.
-PARTITIONS = (
-    TREE
-    + """
+PARTITIONS = f"""{TREE}
 SELECT n.nspname::text, c.relname::text
   FROM tree t JOIN pg_class c ON c.oid = t.relation JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relispartition AND c.relkind <> 'f' AND c.relpersistence = 'p'
    AND pg_has_role(c.relowner, 'USAGE')
 """
-)
 # Tables, or partitions of them, that another session locks in a mode.
-LOCKED = (
-    TREE
-    + """
+LOCKED = f"""{TREE}
 SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
   FROM pg_locks l JOIN tree t ON t.relation = l.relation JOIN pg_class c ON c.oid = l.relation
   JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE l.granted AND l.pid <> pg_backend_pid() AND l.mode {modes}
+ WHERE l.granted AND l.pid <> pg_backend_pid() AND l.mode {{modes}}
 """
-)
 # All but those in which other sessions may read, and lock rows.
 WRITERS_TOO = "NOT IN ('AccessShareLock', 'RowShareLock')"
 ANY_LOCK = "<> ''"

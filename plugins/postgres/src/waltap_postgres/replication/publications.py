@@ -148,7 +148,12 @@ class PublicationSet:
             publish=INSERTS_OPERATIONS if inserts else publish,
             column=wanted_columns(capture),
             via_root=root,
-            trees=frozenset(t.relation.table_id for t in captured if t.partition or t.partitioned),
+            trees=frozenset(
+                t.relation.table_id
+                for t in captured
+                if (t.partition or t.partitioned)
+                and (not inserts or t.relation.table_id in covered)
+            ),
         )
         found = list(shortfalls(self._catalogue, name, wanted, self._version_num))
         plan.shortfalls += [(name, shortfall) for shortfall in found]
