@@ -155,6 +155,8 @@ def test_redis_refuses_a_wrong_password_and_a_user_who_may_not_add(redis, redis_
 
 def test_redis_without_memory_and_a_key_that_is_no_stream_are_reported(redis, redis_sink):
     redis.set("taken", "text")
+    with pytest.raises(ConfigurationError, match=r"ssl\.ca: /nowhere\.pem cannot be read"):
+        redis_sink(ssl_enabled=True, ssl_ca="/nowhere.pem").open()
     made = redis_sink()
     made.open()
     with pytest.raises(StreamUnfit, match="WT-5564"):

@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import hmac
 import select
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +22,6 @@ import httpcore
 import httpx
 
 from waltap.base.retry import TRIES_AGAIN, retry_after
-from waltap.errors import ConfigurationError
 from waltap.version import VERSION
 
 # Seconds between two checks whether the run stops.
@@ -222,33 +220,6 @@ def _remaining(kind: type[Exception], timeout: float | None) -> float:
     if remaining <= 0 or (timeout is not None and timeout <= 0):
         raise kind("the exchange took too long")
     return min(remaining, 3600.0 if timeout is None else timeout)
-
-
-def tls_context(
-    ca: tuple[str, str | None],
-    certificate: tuple[str, str | None],
-    key: tuple[str, str | None],
-    password: str = "",
-    default: Callable[[], ssl.SSLContext] = ssl.create_default_context,
-) -> ssl.SSLContext:
-    """Return a context of PEM files; each has its property's name.
-
-    ``default`` makes it where ``ca`` has no file. Raises: ConfigurationError.
-    """
-    name, file = ca
-    try:
-        context = ssl.create_default_context(cafile=file) if file else default()
-        name, file = certificate
-        if file:
-            # A file that is no certificate is noticed before the key is read.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-            name, file = key if key[1] else certificate
-            # Without a password OpenSSL would prompt at a terminal.
-            context.load_cert_chain(certificate[1] or "", key[1], lambda: password)
-    except OSError as cause:  # ssl.SSLError is one, too
-        problem = f"{file} cannot be read as PEM: {cause.strerror or cause}"
-        raise ConfigurationError.of(name, problem) from cause
-    return context
 
 
 PREFIXED: Final = "whsec_"

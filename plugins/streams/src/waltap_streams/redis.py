@@ -15,6 +15,7 @@ import msgspec
 
 from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.plugin_errors import needing
+from waltap.base.tls import tls_context
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
@@ -62,6 +63,10 @@ class RedisServer(StreamServer["Redis"]):
         given = self._properties
         address = urlsplit(f"//{given.address}")
         timeout = given.timeout_ms / 1000
+        if given.ssl_ca is not None:
+            tls_context(
+                ("ssl.ca", given.ssl_ca)
+            )  # redis calls a file that it cannot read a lost link
         return Redis(
             host=address.hostname or "",
             port=address.port or 6379,

@@ -16,6 +16,7 @@ from waltap.base.http import WebhookSignature
 from waltap.base.plugin_errors import needing
 from waltap.base.redaction import host_of
 from waltap.base.retry import RetryBackoff, waiting
+from waltap.base.tls import tls_context
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
@@ -308,7 +309,7 @@ class HttpSink(Sink):
         with needing("the sink http needs httpx", extra="http"):
             import httpx
 
-            from waltap.base.http import HttpClient, tls_context
+            from waltap.base.http import HttpClient
         given = self._properties
         headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
