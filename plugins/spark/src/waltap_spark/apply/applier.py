@@ -91,8 +91,6 @@ class IdleTables:
 log = logging.getLogger(__name__)
 
 
-# When suspended tables are retried.
-
 # Minimum seconds before a suspended table is retried.
 RETRY_S: Final = 60.0
 

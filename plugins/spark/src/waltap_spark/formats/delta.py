@@ -83,7 +83,6 @@ OPTIONS = "org.apache.spark.sql.delta.DeltaOptions"
 REPLACES_ON: Final = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
 
 APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-NO_VERSION: Final = "DELTA_VERSION_NOT_FOUND"
 # Delta's text for a missing version, with and without an error condition.
 TRAVEL: Final = "Cannot time travel"
 
@@ -189,7 +188,7 @@ class DeltaFormat(MergingFormat):
             self._require_delta(spark)
             if is_missing(error) or NO_LOG.search(str(error)):
                 raise self._gone(target) from error
-            if NO_VERSION not in str(error) and TRAVEL not in str(error):
+            if TRAVEL not in str(error):
                 raise
             text = f"{target.at} no longer has version {target.version}"
             raise VersionGone(

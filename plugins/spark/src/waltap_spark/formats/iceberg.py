@@ -53,8 +53,6 @@ from waltap_spark.state.output import TableState, TargetTable
 log = logging.getLogger(__name__)
 
 
-# What types columns have in Iceberg, by Spark. Knows no Spark.
-
 _GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
 
@@ -74,11 +72,9 @@ def _stored(kind: Any) -> Any:
     return {**kind, **nested}
 
 
-# The oldest version that a table must keep, for all outputs that write it.
-#
 # The process that removes old versions knows which versions its own tables use. Other outputs of a
 # shared target leave notes: each names the version of its output's last commit. Steps after that
-# version are not in a commit yet, so they must stay. Knows no Spark.
+# version are not in a commit yet, so they must stay.
 
 
 def needed_since(

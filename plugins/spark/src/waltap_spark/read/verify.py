@@ -43,21 +43,10 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 
-# The same text of a value in PostgreSQL and Spark, of which verification compares hashes:
-#
-# - floating point: its bits, because the two print it differently (1e+20 and 1.0E20)
-# - numeric: without trailing zeros
-# - timestamps: microseconds in UTC
-# - bytes: hexadecimal digits
-# - arrays: JSON
-#
-# Each text is preceded by its length, so that NULL differs from every text.
-
-
-# SQL of PostgreSQL and SQL of Spark for the text of one column, or NULL.
+# SQL of PostgreSQL and SQL of Spark for the common text of one column, or NULL.
 Expressions = tuple[str, str]
 
-_PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "time", "uuid"})
+_PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "date", "time", "uuid"})
 
 
 def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
@@ -82,14 +71,12 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         cut = f"regexp_replace({text}, '(\\\\.[0-9]*?)0+$', '$1')"
         plain = source_text(f"{source}::numeric", "numeric")
         return plain, f"regexp_replace({cut}, '\\\\.$', '')"
-    if kind == "date":
-        return source_text(source, kind), text
     if kind in ("timestamp", "timestamp_ntz"):
         own = "timestamptz" if pg_type == "timestamptz" else "timestamp"
         return source_text(source, own), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
     if kind == "binary" and pg_type == "bytea":
         return source_text(source, pg_type), f"lower(hex({spark}))"
-    return (f"{source}::text", text) if pg_type in _PLAIN else None
+    return (source_text(source, pg_type), text) if pg_type in _PLAIN else None
 
 
 def _bits(source: str, spark: str, kind: str) -> Expressions:
