@@ -121,7 +121,8 @@ def verify(
     nothing differs, but some tables are late, so that they were not compared. A destination that
     fails is reported last.
     """
-    profile = _resolved(file, set_)
+    raw = read(file)
+    profile = resolve(raw, Host(), overrides=overrides(raw, set_))
     codes, dead_letters = [0], _dead_letters(profile)
     documents, failure = [], None
     for name, results in _comparisons(
@@ -256,7 +257,8 @@ def _absent(results: "Sequence[TableDifferences]", wanted: "Sequence[str]") -> l
 
 def exit_code(results: "Sequence[TableDifferences]", wanted: "Sequence[str]" = ()) -> int:
     """Return 0 if all tables are equal, else `DIFFERENT` or `LAGGING`."""
-    if _absent(results, wanted) or not results or any(_differs(each) for each in results):
+    differ = any(each.verdict == "different" or each.left_out for each in results)
+    if _absent(results, wanted) or not results or differ:
         return DIFFERENT
     return LAGGING if any(each.verdict == "late" for each in results) else 0
 
@@ -284,10 +286,6 @@ def document(
 def print_json(documents: list[dict[str, Any]]) -> None:
     """Print the comparisons of all destinations as one JSON list."""
     echo(json.dumps(documents, indent=2))
-
-
-def _differs(found: TableDifferences) -> bool:
-    return found.verdict == "different" or bool(found.left_out)
 
 
 def captured_for(profile: Profile, sink: str) -> CaptureScope:
@@ -353,11 +351,6 @@ def connected(dsn: str) -> "Iterator[Connection[Any]]":
             raise ConnectionLost(message) from cause
         # The source or a PostgreSQL destination raised it; the error does not show which.
         raise SourceError(f"what the comparison asks for is refused: {message}") from cause
-
-
-def _resolved(file: str, set_: list[str] | None) -> Profile:
-    raw = read(file)
-    return resolve(raw, Host(), overrides=overrides(raw, set_))
 
 
 def dsn_of(profile: Profile) -> str:

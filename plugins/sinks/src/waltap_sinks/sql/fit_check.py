@@ -1,7 +1,6 @@
 """Check that MariaDB or MySQL tables can hold the rows."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from waltap.base.text import sql_word
@@ -15,6 +14,7 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import base_column, target_name
 from waltap_sinks.sql.tables import inexact
 from waltap_sinks.sql.targets import target_of
+from waltap_sinks.sql.targets.target import SqlTarget
 
 TEXTS: Final = """
     SELECT column_name, column_type, character_set_name FROM information_schema.columns
@@ -41,14 +41,15 @@ def held(context: CheckContext) -> list[PreflightCheck]:
     ]
     if not mine:
         return []
+    own = SinkContext(pipeline=profile.name, state_dir=profile.engine.state_dir)
     try:
-        target_of(mine[0], SinkContext(pipeline=profile.name, state_dir=profile.engine.state_dir))
+        targets = [(each, target_of(each, own)) for each in mine]
         relations = [each.relation for each in planned(context.connector, context.offset).tables]
     except WaltapError:
         return []  # the check of the connector or of the sink reports it
     found = [check for relation in relations for check in _long_keys(relation)]
-    for properties in mine:
-        found += _of_target(properties, profile.name, profile.engine.state_dir, relations)
+    for properties, target in targets:
+        found += _of_target(properties, target, relations)
     return found
 
 
@@ -84,14 +85,13 @@ def _may_exceed(column: Column, most: int) -> bool:
 
 
 def _of_target(
-    properties: SqlProperties, pipeline: str, folder: Path, relations: list[Relation]
+    properties: SqlProperties, target: SqlTarget, relations: list[Relation]
 ) -> Iterator[PreflightCheck]:
     """Yield the misfits of existing tables."""
     from waltap_sinks.sql.targets.mysql import MysqlTarget
 
     if "{topic}" in properties.table_format:
         return
-    target = target_of(properties, SinkContext(pipeline=pipeline, state_dir=folder))
     assert isinstance(target, MysqlTarget)
     try:
         target.open()

@@ -143,14 +143,11 @@ class RowWriter:
         found = [each for each in self._target.obstacles(name) if verb in each.verbs]
         reasons = ", ".join(each.problem for each in found)
         raise SqlChangeIgnored(
-            f"{name} took {_ARTICLES[verb]} {verb} of {row}, and did nothing"
+            f"{name} took the {verb} of {row}, and did nothing"
             + (f" ({reasons})" if reasons else ""),
             statement="; ".join(each.statement for each in found)
             or f"see which triggers and rules {name} has",
         )
-
-
-_ARTICLES: Final = {"INSERT": "an", "UPDATE": "an", "DELETE": "a"}
 
 
 def certainly_ignored(target: SqlTarget, name: TargetName) -> SinkError | None:

@@ -76,21 +76,18 @@ class TargetShape:
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
         identifying = plan.identifying
         masks = plan.masks(unmasked=frozenset(identifying))
-        captured = {c.index for c in plan.columns if c.mapping is not None}
-        mappings = {column.index: column.mapping for column in plan.columns}
-        relation = plan.relation
-        indexes = sorted(captured.union(identifying))
+        mappings = {c.index: c.mapping for c in plan.columns if c.mapping is not None}
         self.columns = tuple(
             TargetColumn(
                 index,
                 plan.names[index],
-                base_column(relation.columns[index]),
+                base_column(plan.relation.columns[index]),
                 mappings.get(index),
                 masks.get(index),
                 index in identifying,
                 len(identifying) or 1,
             )
-            for index in indexes
+            for index in sorted({*mappings, *identifying})
         )
         by_index = {column.index: column for column in self.columns}
         self.key = tuple(by_index[index] for index in identifying)

@@ -306,7 +306,9 @@ class SqlSink(Sink):
                 self._open_commit = None if piece.complete else piece.commit_lsn
         last = self._of_one_version(waiting)
         if self._open_commit is None:
-            if last and batch.events >= BACKGROUND_EVENTS and self._may_apply_in_background():
+            # With `errors.tolerance` the engine needs the refused change of exactly this batch.
+            at_once = self._begun or self._context.tolerant or batch.events < BACKGROUND_EVENTS
+            if last and not at_once:
                 self._hand_over(last, batch.position)
             elif last:
                 self._apply(last, batch.position)
@@ -323,7 +325,8 @@ class SqlSink(Sink):
         `flush` returns this position meanwhile.
         """
         if waiting:
-            position = self._end_of(waiting)
+            ends = [part.end_lsn for part in waiting if isinstance(part, TransactionPart)]
+            position = Position(max(ends)) if ends else self._position
             self._apply(self._of_one_version(waiting), position, durable=True)
         elif not self._begun and self._stored is not None and self._stored != self._durable:
             self._begin()
@@ -347,11 +350,6 @@ class SqlSink(Sink):
         return last
 
     # --- one batch while the next is made ---------------------------------------------------------
-
-    def _may_apply_in_background(self) -> bool:
-        """Return whether the next `write` may raise the failure of a batch."""
-        # With `errors.tolerance` the engine needs the refused change of exactly this batch.
-        return not self._begun and not self._context.tolerant
 
     def _hand_over(self, parts: Parts, position: Position) -> None:
         """Apply and commit ``parts`` in a thread.
@@ -429,10 +427,6 @@ class SqlSink(Sink):
                 f"a transaction continues at change {part.first_index} without start"
             )
         return part
-
-    def _end_of(self, parts: Parts) -> Position | None:
-        ends = [part.end_lsn for part in parts if isinstance(part, TransactionPart)]
-        return Position(max(ends)) if ends else self._position
 
     # --- snapshots --------------------------------------------------------------------------------
 

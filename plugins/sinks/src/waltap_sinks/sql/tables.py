@@ -567,10 +567,7 @@ class TargetTables:
         snapshot_reason: str | None = None,
         names: Mapping[int, str] = NO_NAMES,
     ) -> None:
-        numbers: Sequence[tuple[int | None, str]] = [
-            (column.column.number, column.name) for column in shape.columns
-        ]
-        columns = {number: name for number, name in numbers if number is not None}
+        columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
         present = set(columns.values())
         dropped = {n: name for n, name in names.items() if n not in columns and name not in present}
@@ -580,9 +577,9 @@ class TargetTables:
         # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):
             types = {
-                column.column.number: (type_name(column.column), column.column.typmod)
-                for column in shape.columns
-                if column.column.number is not None
+                column.number: (type_name(column), column.typmod)
+                for column in (each.column for each in shape.columns)
+                if column.number is not None
             }
             stale = () if known is None else self._snapshot_reasons(shape, types, known)
             if snapshot_reason is not None:

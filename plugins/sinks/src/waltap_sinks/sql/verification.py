@@ -1,7 +1,7 @@
 """Read a SQL target for a comparison."""
 
 import abc
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +73,13 @@ class _SqlSource(abc.ABC):
     def prepare(self) -> None:
         """Configure the session."""
 
-    @abc.abstractmethod
+    # Returns the source's text of a column (SQL and type).
+    text_of: Callable[[str, str], str]
+
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the SQL of the source by which a column is compared."""
+        described = self._columns(table)
+        return self.text_of(column, type_) if described and called in described.columns else None
 
     @abc.abstractmethod
     def reader(
@@ -126,10 +130,6 @@ class _SqlSource(abc.ABC):
             self._described[name] = self._target.describe(name)
         return self._described[name]
 
-    def _lacks(self, table: ComparedTable, called: str) -> bool:
-        described = self._columns(table)
-        return described is None or called not in described.columns
-
     def key(self, name: TargetName) -> tuple[str, ...]:
         described = self._target.describe(name)
         unique = () if described is None else described.unique
@@ -140,6 +140,7 @@ class PostgresVerification(_SqlSource):
     """Compare texts of the server, since the types are the source's."""
 
     _target: "PostgresTarget"
+    text_of = staticmethod(lambda column, _type: f"{column}::text")
 
     def prepare(self) -> None:
         self._target.raw.autocommit = True
@@ -150,13 +151,11 @@ class PostgresVerification(_SqlSource):
         rows = self._target.run(PRIMARY, [self._target.quoted_table(name)])
         return tuple(row[0] for row in rows)
 
-    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
-        return None if self._lacks(table, called) else f"{column}::text"
-
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        quoted, from_clause = self._target.quoted, self._quoted_table(table)
+        quoted = self._target.quoted
+        from_clause = self._target.quoted_table(self._metadata.known[table.oid].name)
         types = dict(self._target.run(PRIMARY, [from_clause]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
@@ -187,15 +186,11 @@ class PostgresVerification(_SqlSource):
         for key in keys:
             yield tuple(self._target.text_literal(part or "") for part in key)
 
-    def _quoted_table(self, table: ComparedTable) -> str:
-        return self._target.quoted_table(self._metadata.known[table.oid].name)
-
 
 class _GenericTarget(_SqlSource):
     """Read the rows and hash them here."""
 
-    def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
-        return None if self._lacks(table, called) else source_text(column, type_)
+    text_of = staticmethod(source_text)
 
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]

@@ -596,15 +596,10 @@ class PostgresTarget(SqlTarget):
     # --- failures ---
 
     def lost(self, error: BaseException) -> bool:
-        if isinstance(error, sqlalchemy.exc.DBAPIError):
-            error = error.orig or error
         if not isinstance(error, psycopg.Error):
             return isinstance(error, OSError)
         state = error.sqlstate or ""
         return state[:2] in {"08", "57"} or self._raw is None or self._raw.closed
-
-    def conflict(self, error: BaseException) -> bool:
-        return STATES.get(getattr(error, "sqlstate", None) or "") is SqlConflict
 
     def meaning(self, error: BaseException) -> type[SinkError] | None:
         state = getattr(error, "sqlstate", None) or ""
@@ -625,8 +620,6 @@ class PostgresTarget(SqlTarget):
     def failure(
         self, error: BaseException, *, table: BoundTable | None, position: str, positions: str
     ) -> SinkError:
-        if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
-            error = error.orig
         found = super().failure(error, table=table, position=position, positions=positions)
         if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
             role = self.quoted(self.raw.info.user)

@@ -31,14 +31,11 @@ EXACT_DIGITS: Final = 15
 
 # SQLite's driver has one class for these failures, so their texts decide.
 MEANINGS: Final = (
-    ("database is locked", SqlConflict),
-    ("database table is locked", SqlConflict),
-    ("database schema is locked", SqlConflict),
+    ("is locked", SqlConflict),  # the database, a table or the schema
     ("no such column", SqlColumnMissing),
     ("has no column", SqlColumnMissing),
     ("no such table", SqlColumnMissing),
     ("readonly", SqlReadOnly),
-    ("attempt to write", SqlReadOnly),
     ("unable to open", SqlUnreachable),
     ("disk", SqlUnreachable),
 )

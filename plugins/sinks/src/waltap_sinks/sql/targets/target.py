@@ -325,10 +325,7 @@ class SqlTarget(abc.ABC):
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
     def allow_null(self, name: TargetName, column: str) -> bool:
-        """Take a column that rows no longer have out of the key; let it be null.
-
-        Return whether that changed the table.
-        """
+        """Let a column of the key be null and return whether that was needed."""
         return False
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
