@@ -42,8 +42,7 @@ class TopicOffsets:
         own |= {"enable.partition.eof": True, "isolation.level": "read_committed"}
         reader = self._clients.consumer(own, self._clients.connection)
         try:
-            partitions = self._partitions(reader)
-            return self._last_values(reader, partitions)
+            return self._last_values(reader)
         except KafkaException as raised:
             raise self._clients.failure(raised, self._topic) from raised
         finally:
@@ -77,20 +76,15 @@ class TopicOffsets:
             topic=self._topic,
         )
 
-    def _partitions(self, reader: Consumer) -> list[TopicPartition]:
+    def _last_values(self, reader: Consumer) -> dict[bytes, bytes]:
         found = self._clients.reach(reader).topics
         if self._topic not in found:
             raise self._missing()
-        return [TopicPartition(self._topic, number) for number in found[self._topic].partitions]
-
-    def _last_values(
-        self, reader: Consumer, partitions: list[TopicPartition]
-    ) -> dict[bytes, bytes]:
         values: dict[bytes, bytes] = {}
         # The end-of-partition events decide: a compacted topic has gaps, and its end may have no
         # record.
-        unfinished = {partition.partition for partition in partitions}
-        reader.assign([TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions])
+        unfinished = set(found[self._topic].partitions)
+        reader.assign([TopicPartition(self._topic, n, OFFSET_BEGINNING) for n in unfinished])
         deadline = time.monotonic() + WAIT_S
         while unfinished:
             if time.monotonic() > deadline:

@@ -155,8 +155,9 @@ class KafkaSink(Sink):
         self._producer = made
         if not self._once:
             return None
+        limit_ms = int(str(self._producer_settings().get("transaction.timeout.ms", 60_000)))
         self._transactions = KafkaTransactions(
-            made, self._failures, self._context, timeout_s=self._transaction_timeout_s()
+            made, self._failures, self._context, timeout_s=limit_ms / 1000
         )
         stored_position = self._transactions.begin_life(self._topics, admin, self._clients.settings)
         self._accepted = stored_position or Positions()
@@ -487,9 +488,6 @@ class KafkaSink(Sink):
         elif not {"message.timeout.ms", "delivery.timeout.ms"} & set(made):
             made["message.timeout.ms"] = 0  # a record waits until the broker is back
         return made
-
-    def _transaction_timeout_s(self) -> float:
-        return int(str(self._producer_settings().get("transaction.timeout.ms", 60_000))) / 1000
 
 
 def _index(batch: Batch, record: Record) -> int:

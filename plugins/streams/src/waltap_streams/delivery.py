@@ -94,11 +94,8 @@ class AcknowledgedSink(Sink):
     def _send(self, records: Sequence[Record]) -> None:
         """Send ``records`` in the order of their keys.
 
-        `_acknowledged` counts the records that need not be sent again. Raises: SinkError.
+        `_sent` counts the records of the batch that need not be sent again. Raises: SinkError.
         """
-
-    def _acknowledged(self, count: int) -> None:
-        self._sent += count
 
     def _refusal(self, error: SinkError) -> RecordsRefused:
         """Return the refusal of the first record without an acknowledgement."""

@@ -6,7 +6,6 @@ Each record becomes one Kinesis record, with its key as partition key.
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
 from typing import Any, Final
 
 from waltap.base.plugin_errors import needing
@@ -75,6 +74,7 @@ class KinesisService(StreamServer[Any]):
         from botocore import exceptions as their
 
         location, text = self.location, f"{about}: {error}" if about else str(error)
+        status = 500
         login = (their.NoCredentialsError, their.PartialCredentialsError, their.ProfileNotFound)
         if isinstance(error, login):
             return StreamRefused(text, location=location, rights=RIGHTS)
@@ -87,10 +87,8 @@ class KinesisService(StreamServer[Any]):
             if code.startswith("ResourceNotFound"):
                 how = f"aws kinesis create-stream --stream-name {about}"
                 return StreamMissing(text, how=how, property="stream.name.format")
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-            if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                return StreamUnfit(text, location=location, property="stream.name.format")
-        if isinstance(error, their.ParamValidationError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", status)
+        if isinstance(error, their.ParamValidationError) or status < 500:
             return StreamUnfit(text, location=location, property="stream.name.format")
         return StreamUnavailable(text, location=location)
 
@@ -150,7 +148,7 @@ class KinesisSink(AcknowledgedSink):
             self._put_fitting(entries[:middle])
             self._put_fitting(entries[middle:])
         else:
-            self._acknowledged(len(entries))
+            self._sent += len(entries)
 
     def _requests(self, records: Sequence[Record]) -> Iterator[list[Entry]]:
         """Split ``records`` into requests of one stream each.

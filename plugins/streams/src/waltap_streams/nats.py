@@ -212,7 +212,7 @@ class NatsSink(AcknowledgedSink):
                 if large or isinstance(answer, (MaxPayloadError, BadHeaderError, BadSubjectError)):
                     raise self._refusal(failure) from answer
                 raise failure from answer
-            self._acknowledged(1)
+            self._sent += 1
 
     async def _exists(self, topic: str) -> bool:
         """Return whether a stream takes ``topic``, or true while that is unknown."""

@@ -338,8 +338,7 @@ class _HttpShard:
 
     def __init__(self, requests: Iterator[HttpRequest]) -> None:
         self._requests = requests
-        self.head = next(requests, None)
-        self.identifier = f"msg_{uuid4()}"
+        self.advance()
         self.refused: list[tuple[Record, SinkError]] = []
         self.blamed: Record | None = None
 
