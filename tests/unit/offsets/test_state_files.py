@@ -28,6 +28,7 @@ from waltap.ports.offsets.offset import (
     PartitionOffset,
     SinkProgress,
     decoded,
+    encoded,
 )
 from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.services.recording.file import RecordingMark, RecordingWriter
@@ -297,8 +298,13 @@ def test_the_new_offset_is_on_disk_before_it_takes_the_place_of_the_old(store):
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"version": 2}', b'{"version": 1}', b'{"version": "2"}', b"null"]
-)
+    "data",
+    [
+        b'{"version": 2}', b'{"version": 1}', b'{"version": "2"}', b"null",
+        b'{"version": 2, "partitions": {}}',
+        encoded(ONE)[:-1] + b', "signals": {"queue": 7}}',
+    ],
+)  # fmt: skip
 def test_half_an_offset_is_none(data):
     with pytest.raises(ValueError, match=r"."):
         decoded(data)

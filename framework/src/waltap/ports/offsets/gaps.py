@@ -126,9 +126,9 @@ class GapCertificates:
 def moment(ms: int | None) -> str:
     """Return a time in ms since 1970 UTC as ISO 8601 text.
 
-    Return "" for None.
+    Return "" for None, and for times that no calendar has.
     """
-    if ms is None:
+    if ms is None or not 0 <= ms < 253402300800000:
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -11,6 +11,7 @@ from waltap.base.files.durable_file import UNREADABLE, StateDocument
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, Positions, SnapshotProgress
 from waltap.errors import OffsetError
+from waltap.ports.snapshot.incremental_state import IncrementalState
 
 NothingStored = OffsetError.define("NothingStored", "WT-6003")
 
@@ -64,7 +65,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     # Each partition's offset, by its name.
-    partitions: dict[str, PartitionOffset]
+    partitions: Annotated[dict[str, PartitionOffset], msgspec.Meta(min_length=1)]
     # An initial snapshot that has begun and not ended.
     snapshot: SnapshotProgress | None = None
     # State of incremental snapshots (`waltap.ports.snapshot.incremental_state`).
@@ -123,9 +124,11 @@ def decoded(data: bytes) -> Offset:
         version = msgspec.json.decode(data, type=_OffsetVersion).version
         if version != NEWEST_VERSION:
             raise ValueError(f"it has version {version}; this waltap knows {NEWEST_VERSION}")
-        return msgspec.json.decode(data, type=Offset)
+        offset = msgspec.json.decode(data, type=Offset)
+        IncrementalState.restored(offset.signals)
     except UNREADABLE as error:
         raise ValueError(str(error)) from error
+    return offset
 
 
 class _OffsetVersion(msgspec.Struct):
