@@ -231,10 +231,10 @@ class Host:
 
     @property
     def types(self) -> tuple[TypeSpec, ...]:
-        return tuple(sorted(self._specs(TypeSpec).values(), key=lambda spec: spec.order))
+        return tuple(sorted(self.specs(TypeSpec), key=lambda spec: spec.order))
 
     def specs(self, kind: type[S]) -> list[S]:
-        return list(self._specs(kind).values())
+        return list(self._registry(KIND_OF[kind]).specs.values())
 
     def find(self, kind: type[S], name: str) -> S:
         """Return the spec of ``kind`` by name or alias.
@@ -257,14 +257,6 @@ class Host:
         return sorted(self._plugins.values(), key=lambda plugin: plugin.identifier)
 
     # --- hooks -----------------------------------------------------------------------------------
-
-    @property
-    def hook(self) -> pluggy.HookRelay:
-        """Return pluggy's relay.
-
-        `choose` and `notify` call it with errors that name the plugin.
-        """
-        return self._manager.hook
 
     def implements(self, hook: str) -> bool:
         caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
@@ -562,9 +554,6 @@ class Host:
         self._registries.clear()
         self._notices.clear()
         self._owners.clear()
-
-    def _specs(self, kind: type[S]) -> Mapping[str, S]:
-        return MappingProxyType(self._registry(KIND_OF[kind]).specs)
 
     def _registry(self, kind: SpecKind) -> _SpecRegistry:
         """Return the contributions of ``kind``; call the hooks on first use."""

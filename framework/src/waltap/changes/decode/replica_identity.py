@@ -153,16 +153,15 @@ class ReplicaIdentities:
                     f"replica identity {chosen!r}, which {self._chooser()} chooses for {relation.name}, "
                     "is unknown"
                 )
-            return _made(spec, relation)
-        claiming = self._by_letter.get(relation.identity, [])
-        if len(claiming) > 1:
-            names = " and ".join(sorted(each.name for each in claiming))
-            raise IdentityAmbiguous(f"replica identity {relation.identity!r} is claimed by {names}")
-        if not claiming:
-            raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
-        return _made(claiming[0], relation)
-
-
-def _made(spec: IdentitySpec, relation: Relation) -> ReplicaIdentity:
-    made: ReplicaIdentity = part_of(spec.factory, ReplicaIdentity, relation)
-    return made
+        else:
+            claiming = self._by_letter.get(relation.identity, [])
+            if len(claiming) > 1:
+                names = " and ".join(sorted(each.name for each in claiming))
+                raise IdentityAmbiguous(
+                    f"replica identity {relation.identity!r} is claimed by {names}"
+                )
+            if not claiming:
+                raise IdentityUnknown(f"replica identity {relation.identity!r} is unknown")
+            spec = claiming[0]
+        made: ReplicaIdentity = part_of(spec.factory, ReplicaIdentity, relation)
+        return made

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from waltap.base.plugin_errors import part_of
@@ -70,9 +71,7 @@ def with_one_converter(
         from waltap.encoders.format.converter import Converter
         from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 
-        def record_part(given: "ConverterContext") -> "Converter":
-            made: Converter = part_of(converter, Converter, properties, given)
-            return made
+        record_part = partial(part_of, converter, Converter, properties)
 
         def header(given: "ConverterContext") -> "Converter":
             return JsonConverter(JsonConverterProperties(), given)

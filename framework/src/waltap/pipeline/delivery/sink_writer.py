@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.plugin_errors import UnusableResult
 from waltap.base.retry import RetryBackoff
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
@@ -407,11 +406,8 @@ class SinkWriter:
             self._may_write()
             with self.counts.calls.call("a flush"):
                 given = self._sink.flush()
-            try:
-                # A stored position that no batch reached would skip changes.
-                durable = Positions.of(given, self.partition, self.written)
-            except (TypeError, ValueError) as error:
-                raise UnusableResult(self._sink, "flush", str(error)) from error
+            # A stored position that no batch reached would skip changes.
+            durable = positions_of(self._sink, "flush", given, self.partition, self.written)
         except BaseException:
             self.failed = True
             raise

@@ -302,8 +302,6 @@ def _of_sink(stages: PipelineStages) -> list[PreflightCheck]:
     name = f"sink {stages.profile.sink.spec.name}"
     try:
         return checks_of(stages.sink)
-    except WaltapError as error:
-        return [PreflightCheck.failed(name, error)]
     except BaseException as error:  # noqa: BLE001 - the other checks are worth their answers
         return [_blamed(name, stages.host, error)]
 

@@ -220,22 +220,14 @@ class PipelineRun:
         elif found[1] >= self._next_word_s:
             what, seconds = found
             self._next_word_s = 2 * seconds
+            profile, waited = self.state.profile, duration(seconds)
             if awaited := what if hook else self.state.counts.calls.awaited:
-                log.warning(
-                    "%s has not answered; the pipeline has waited %s for it",
-                    awaited,
-                    duration(seconds),
-                    extra={"pipeline": self.state.profile.name},
-                )
-                return
-            log.warning(
-                "sink %s has not come to an end with %s for %s; the pipeline waits for it",
-                ", ".join(each.name for each in self.state.profile.branches)
-                or self.state.profile.sink.spec.name,
-                what,
-                duration(seconds),
-                extra={"pipeline": self.state.profile.name},
-            )
+                text = f"{awaited} has not answered; the pipeline has waited {waited} for it"
+            else:
+                sinks = ", ".join(each.name for each in profile.branches) or profile.sink.spec.name
+                text = f"sink {sinks} has not come to an end with {what} for {waited}"
+                text += "; the pipeline waits for it"
+            log.warning("%s", text, extra={"pipeline": profile.name})
 
     def status(self) -> PipelineStatus:
         """Return the present status. Any thread may ask."""
