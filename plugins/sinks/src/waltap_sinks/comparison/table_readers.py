@@ -87,14 +87,9 @@ class RowTableReader:
         self._key = [names.index(name) for name in key]
 
     def _texts(self) -> Iterator[Row]:
-        readers = self._readers
         for row in self._read():
-            yield tuple(
-                [
-                    None if value is None else text(value)
-                    for text, value in zip(readers, row, strict=True)
-                ]
-            )
+            pairs = zip(self._readers, row, strict=True)
+            yield tuple([None if value is None else text(value) for text, value in pairs])
 
     def _keyed(self) -> Iterator[tuple[Row, Row]]:
         for row in self._texts():
