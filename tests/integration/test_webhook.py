@@ -167,7 +167,7 @@ def test_close_does_not_wait_for_an_address_that_hangs(receiver, monkeypatch):
 def test_without_httpx_the_extra_is_named(receiver, monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     # As in an installation without httpx: the client is not imported yet.
-    monkeypatch.delitem(sys.modules, "waltap.base.http", raising=False)
+    monkeypatch.delitem(sys.modules, "waltap.base.network.http", raising=False)
     with pytest.raises(LibraryMissing, match=r"pip install 'waltap\[webhook\]'"):
         channel(receiver)
 

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 from tests.harness.trickling_server import server, trickle
 
-from waltap.base import http as module
-from waltap.base.http import HttpAnswer, HttpClient
+from waltap.base.network import http as module
+from waltap.base.network.http import HttpAnswer, HttpClient
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.harness.simulated import raising
 
-from waltap.base.retry import RetryBackoff
+from waltap.base.network.retry import RetryBackoff
 from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder

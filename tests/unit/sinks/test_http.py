@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.http_receiver import Receiver
 
-from waltap.base.http import HttpClient
-from waltap.base.retry import retry_after
+from waltap.base.network.http import HttpClient
+from waltap.base.network.retry import retry_after
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch

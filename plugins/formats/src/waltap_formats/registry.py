@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import orjson
 
-from waltap.base.http import HttpAnswer, HttpClient
-from waltap.base.retry import RetryBackoff, waiting
-from waltap.base.tls import tls_context
+from waltap.base.network.http import HttpAnswer, HttpClient
+from waltap.base.network.retry import RetryBackoff, waiting
+from waltap.base.network.tls import tls_context
 from waltap.encoders.format.converter import Converter, ConverterContext
 from waltap.errors import RetryVerdict, StopRequested, WaltapError
 from waltap_formats.properties import RegistryProperties

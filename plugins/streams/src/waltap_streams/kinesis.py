@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from waltap.base.network.retry import RetryBackoff, waiting
 from waltap.base.plugin_errors import needing
-from waltap.base.retry import RetryBackoff, waiting
 from waltap.changes.events.event import Record
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import SinkError, StopRequested

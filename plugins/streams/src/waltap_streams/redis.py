@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from waltap.base.files.durable_file import UNREADABLE
+from waltap.base.network.tls import tls_context
 from waltap.base.plugin_errors import needing
-from waltap.base.tls import tls_context
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch

@@ -23,7 +23,7 @@ from waltap.base.files.location import opened, refusal
 from waltap.base.files.lock_file import LockFile, holder
 from waltap.base.files.properties import StorageProperties
 from waltap.base.import_rules import fs, pa, parquet
-from waltap.base.retry import RetryBackoff, waiting
+from waltap.base.network.retry import RetryBackoff, waiting
 from waltap.errors import SinkError
 
 # Locks for locations whose storage keeps none, among the processes of one user on one machine.

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from waltap.base.retry import RetryBackoff
+from waltap.base.network.retry import RetryBackoff
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltap.base.retry import RetryBackoff
+from waltap.base.network.retry import RetryBackoff
 from waltap.base.text import text_of
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import Clock, RandomSource, SystemClock, new_identifier, system_chance

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from waltap.base.retry import RetryBackoff
+from waltap.base.network.retry import RetryBackoff
 from waltap.config.profile import Component
 from waltap.errors import RetryVerdict, SourceError, StopRequested, WaltapError
 from waltap.ports.source.lease import LeaderLease, LeaseContext

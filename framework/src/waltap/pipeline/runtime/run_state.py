@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import usable
-from waltap.base.retry import RetryBackoff
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
 from waltap.errors import SnapshotError, SourceError, WaltapError

@@ -14,11 +14,11 @@ from typing import Final
 
 from pydantic import field_validator
 
-from waltap.base.http import HttpAnswer, WebhookSignature
+from waltap.base.network.http import HttpAnswer, WebhookSignature
+from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import needing
 from waltap.base.property import Maybe, Positive, Properties, Whole, declare, declare_family
 from waltap.base.redaction import header_values, host_of, whole_address
-from waltap.base.retry import RetryBackoff
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
@@ -92,7 +92,7 @@ class WebhookNotifications:
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
         with needing("the notification channel webhook needs httpx", extra="webhook"):
-            from waltap.base.http import HttpClient
+            from waltap.base.network.http import HttpClient
         self._properties = properties
         self.host = host_of(properties.url)
         key = properties.key
@@ -219,7 +219,7 @@ class WebhookNotifications:
             return self._client.send("POST", self._properties.url, content=body, headers=headers)
         # such as a client that `close` has ended
         except Exception as cause:  # noqa: BLE001
-            from waltap.base.http import HttpAnswer
+            from waltap.base.network.http import HttpAnswer
 
             return HttpAnswer(problem=f"{type(cause).__name__}: {cause}")
 

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
-from waltap.base.http import WebhookSignature
+from waltap.base.network.http import WebhookSignature
+from waltap.base.network.retry import RetryBackoff, waiting
+from waltap.base.network.tls import tls_context
 from waltap.base.plugin_errors import needing
 from waltap.base.redaction import host_of
-from waltap.base.retry import RetryBackoff, waiting
-from waltap.base.tls import tls_context
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import Batch
@@ -28,7 +28,7 @@ from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 
 if TYPE_CHECKING:
-    from waltap.base.http import HttpClient
+    from waltap.base.network.http import HttpClient
 
 
 HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
@@ -309,7 +309,7 @@ class HttpSink(Sink):
         with needing("the sink http needs httpx", extra="http"):
             import httpx
 
-            from waltap.base.http import HttpClient
+            from waltap.base.network.http import HttpClient
         given = self._properties
         headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:

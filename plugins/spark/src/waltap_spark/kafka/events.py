@@ -44,7 +44,7 @@ class SchemaRegistry:
         return found
 
     def _asked(self, schema_id: str) -> str:
-        from waltap.base.http import HttpClient
+        from waltap.base.network.http import HttpClient
 
         place = urlsplit(self._address)
         bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2])).rstrip("/")

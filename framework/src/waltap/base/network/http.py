@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpcore
 import httpx
 
-from waltap.base.retry import TRIES_AGAIN, retry_after
+from waltap.base.network.retry import TRIES_AGAIN, retry_after
 from waltap.version import VERSION
 
 # Seconds between two checks whether the run stops.

@@ -1,0 +1,1 @@
+"""Reach servers: HTTP, certificates, waits between tries."""
