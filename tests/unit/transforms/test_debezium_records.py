@@ -19,7 +19,12 @@ from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Field, S
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.data_types import swapped, with_srid, without_srid
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.timezone_converter import NamedZone, moved_time, moved_timestamp
+from waltap_transforms.debezium.timezone_converter import (
+    NamedZone,
+    instant_of,
+    moved_time,
+    moved_timestamp,
+)
 
 
 def event(op: str) -> ConnectRecord:
@@ -309,6 +314,8 @@ def test_times_far_away_and_in_gaps():
         == "-4713-12-31T23:30:00-00:30"
     )
     assert moved_time("00:30:00Z", -3600) == "23:30:00-01:00"
+    # -infinity: this is the answer of Java's class.
+    assert instant_of(-9223372036832400000, zone, 10**6) == 9223372032956151616
 
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -94,6 +94,12 @@ def moved_time(text: str, offset: int) -> str:
     return _shown(second % _DAY, match[4], offset)
 
 
+def instant_of(at: int, zone: NamedZone, unit: int) -> int:
+    """Return the instant of a local time of ``zone``; a second is ``unit``."""
+    moved = at - zone.offset(at // unit) * unit
+    return (moved + 2**63) % 2**64 - 2**63  # as Java's: -infinity overflows
+
+
 def _clock(hour: str, minute: str, second: str | None) -> int:
     return int(hour) * 3600 + int(minute) * 60 + int(second or 0)
 
@@ -152,16 +158,8 @@ UNITS = {
 }
 ZONED_TIMESTAMP, ZONED_TIME = "io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime"
 # Without a date, a time has no offset in a zone with daylight saving; without a time, a date has none.
-UNTOUCHED = frozenset(
-    {
-        "io.debezium.time.Date",
-        "io.debezium.time.MicroTime",
-        "io.debezium.time.NanoTime",
-        "io.debezium.time.Time",
-        DATE,
-        TIME,
-    }
-)
+_DATES_AND_TIMES = ("Date", "MicroTime", "NanoTime", "Time")
+UNTOUCHED = frozenset({f"io.debezium.time.{name}" for name in _DATES_AND_TIMES} | {DATE, TIME})
 
 Convert = Callable[[Any], Any]
 
@@ -283,8 +281,7 @@ class TimezoneConverter:
             return lambda text: moved_time(text, zone.offset_at(int(time.time())))
         if name in UNITS:
             unit = UNITS[name]
-            # Such a value is the local time of the zone; the result is the instant in UTC.
-            return lambda at: at - zone.offset(at // unit) * unit
+            return lambda at: instant_of(at, zone, unit)
         return None
 
 
