@@ -105,6 +105,9 @@ def test_foreign_rows_stop_one_table_until_rolled_back_and_maintenance_changes_n
     rig.spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('{name}', {target.version})")
     rig.reopen()
     rig.apply(PEOPLE, LEFT)
+    rig.spark.sql(f"DROP TABLE {target.at}")
+    rig.insert(PEOPLE, ["30", "Cid", "z"])
+    assert "WT-5235" in rig.output.table("people").failed
 
 
 def test_names_divisions_and_dropped_columns_in_a_catalogue(iceberg, tmp_path, monkeypatch):

@@ -395,6 +395,8 @@ class StepwiseFormat(TableFormat):
             try:
                 action()
             except (Py4JJavaError, PySparkException) as error:
+                if target.step and self.commits(commit.spark, target) is None:
+                    raise self._gone(target) from error
                 found = self._foreign(commit.spark, target)
                 if turn == RACES or found == before:
                     raise
