@@ -37,16 +37,14 @@ def plain(write: Callable[[Batch], None], batch: Batch) -> None:
     write(batch)
 
 
-def positions_of(
-    sink: object, call: str, given: object, partition: str, reached: Positions | None = None
-) -> Positions:
+def positions_of(sink: object, call: str, given: object, partition: str) -> Positions:
     """Return the positions that ``call`` of a sink returned.
 
-    A single position is of ``partition``. With ``reached`` none may be beyond it. Raises: UnusableResult.
+    A single position is of ``partition``. Raises: UnusableResult.
     """
     try:
-        return Positions.of(given, partition, reached)  # type: ignore[arg-type] # it checks the type
-    except (TypeError, ValueError) as error:
+        return Positions.of(given, partition)  # type: ignore[arg-type] # it checks the type
+    except TypeError as error:
         raise UnusableResult(sink, call, str(error)) from error
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from waltap.base.network.retry import RetryBackoff
+from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import Position, Positions
@@ -406,8 +407,11 @@ class SinkWriter:
             self._may_write()
             with self.counts.calls.call("a flush"):
                 given = self._sink.flush()
-            # A stored position that no batch reached would skip changes.
-            durable = positions_of(self._sink, "flush", given, self.partition, self.written)
+            try:
+                # A stored position that no batch reached would skip changes.
+                durable = Positions.of(given, self.partition, self.written)
+            except (TypeError, ValueError) as error:
+                raise UnusableResult(self._sink, "flush", str(error)) from error
         except BaseException:
             self.failed = True
             raise
