@@ -398,6 +398,30 @@ def test_values_with_maps_in_them_are_distinguished_by_each_microsecond(spark):
     assert same.count() == 2
 
 
+ALTERED = {
+    "gone": "drop attribute b",
+    "called": "rename attribute b to c",
+    "more": "add attribute c int",
+}
+
+
+def test_attributes_that_only_older_rows_have_make_a_table_stale(database, tmp_path, spark):
+    lake = Lake(database, tmp_path, spark, "parquet", source=SOURCE[:1])
+    setup = """
+        create type {0} as (a int, b int); create table {0}_keyed (id int primary key, v {0}, n int);
+        create table {0}_keyless (id int, v {0}, n int); alter table {0}_keyless replica identity full;
+        insert into {0}_keyed values (1, (1, 2)); insert into {0}_keyless values (1, (1, 2));
+    """
+    lake.follow("".join(map(setup.format, ALTERED)))
+    later = "alter type {0} {1}; update {0}_keyed set n = 1; update {0}_keyless set n = 1;"
+    tables = lake.follow("".join(later.format(*each) for each in ALTERED.items()))
+    names = [f"{name}_{kind}" for name in ALTERED for kind in ("keyed", "keyless")]
+    stale = {name for name in names if tables.output.table(f"public.{name}").stale}
+    assert stale == {"gone_keyless", "called_keyed", "called_keyless"}
+    lake.run("update more_keyless set n = 2; update gone_keyed set n = 2;")
+    assert lake.apply().live_rows("public.more_keyless").count() == 1
+
+
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_nested_values_follow_the_source_and_their_types_grow(
     database, tmp_path, delta, site, table_format
