@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from waltap.changes.decode.calendar import civil_date
+from waltap.changes.decode.value_text import civil_date
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import SchemaMismatch, refusing_null
 from waltap_formats.avro.binary import RANGES, unsigned

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from waltap.changes.arrow import column as arrow_column
-from waltap.changes.decode.calendar import civil_date, day_number
 from waltap.changes.decode.relation import Column
-from waltap.changes.decode.value_text import DAY_MICROS, clock_text
+from waltap.changes.decode.value_text import DAY_MICROS, civil_date, clock_text, day_number
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.mapping.type_mapping import (
     ColumnMapping,

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.property import MaybeList, Properties, declare
-from waltap.changes.decode.calendar import civil_date, day_number
+from waltap.changes.decode.value_text import civil_date, day_number
 from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectRecord,

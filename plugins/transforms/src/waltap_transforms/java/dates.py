@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from waltap.changes.decode.calendar import civil_date, day_number
+from waltap.changes.decode.value_text import civil_date, day_number
 from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, Schema
 
 # Kafka Connect's dates and times, which Java has as java.util.Date.
