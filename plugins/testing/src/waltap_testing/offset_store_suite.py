@@ -66,7 +66,11 @@ FULL = Offset(
             "16402": TableChunks(complete=True),
         },
     ),
-    signals={"queue": [{"table": "public.a", "last": [1, None, "z"]}], "paused": False},
+    signals={
+        "queue": [{"schema": "public", "table": "é", "signal": "s"}],
+        "chunks": {"public.é": {"last_key": ["1", None, "z"]}},
+        "paused": False,
+    },
     sink_identity="3f2a",
 )
 TWO = Offset(

@@ -1,4 +1,4 @@
-"""Conversions from numbers, dates and times to PostgreSQL's text, and days of any year.
+"""Conversions from numbers and times to PostgreSQL's text; days of any year.
 
 Floating-point numbers match extra_float_digits above 0. The digits are the fewest strictly between
 the midpoints to the neighbouring numbers; of several, the nearest. Python's ``repr`` also accepts a

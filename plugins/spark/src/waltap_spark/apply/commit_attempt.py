@@ -356,9 +356,9 @@ class CommitAttempt:
 def _reasons_of_fields(
     table: TableState, group: SegmentGroup, types: Mapping[str, str]
 ) -> list[str]:
-    """Return the reasons why older values of composite types may differ from the source.
+    """Return the reasons why older values of composite types may be outdated.
 
-    A table without a key finds rows by all their values, also by those of dropped attributes.
+    A table without a key finds rows by all their values, also by values of dropped attributes.
     """
     found = []
     for name, kind in types.items() if table.has_rows else ():
