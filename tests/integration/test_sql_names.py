@@ -475,17 +475,17 @@ def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(postgres
 
 @pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
 @pytest.mark.parametrize("key", [("id",), ()])
-def test_a_column_that_leaves_the_key_is_null_from_then_on(place, key):
-    """It was dropped, or the source computes it: a snapshot has read it, and no change has it."""
-    columns = [("id", "int4"), ("k", "text"), ("v", "text")]
-    older = relation("public.t", columns, key=("id", "k"), numbers=(1, 2, 3))
-    newer = relation("public.t", columns[::2], key=key, numbers=(1, 3))
+def test_columns_that_leave_the_key_are_null_from_then_on(place, key):
+    """They were dropped, or the source computes them: only a snapshot has read them."""
+    columns = [("id", "int4"), ("k", "text"), ("m", "text"), ("v", "text")]
+    older = relation("public.t", columns, key=("id", "k", "m"), numbers=(1, 2, 3, 4))
+    newer = relation("public.t", columns[::3], key=key, numbers=(1, 4))
     source = Model()
-    first, second = source.inserted(older, ["1", "a", "x"]), source.inserted(newer, ["2", "y"])
+    first, second = source.inserted(older, ["1", "a", "b", "x"]), source.inserted(newer, ["2", "y"])
     place.deliver(first)
     sink = place.opened()
     if key:
         mended(place, sink, SqlTableUnfit, "no unique index", second)
     else:
         finish(sink, second)
-    assert place.rows("t", "id", "k", "v") == [("1", "a", "x"), ("2", None, "y")]
+    assert place.rows("t", "id", "k", "m", "v") == [("1", "a", "b", "x"), ("2", None, None, "y")]

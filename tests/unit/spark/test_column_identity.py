@@ -33,7 +33,7 @@ def table(**more: Any) -> TableState:
         key=("id",),
         **more,
     )
-    return identify(made, group(("id", 1), ("v", 2)))[0]
+    return identify(made, group(("id", 1), ("v", 2)), {})[0]
 
 
 @pytest.mark.parametrize("more", [(), (("v", 3),)])
@@ -41,7 +41,7 @@ def test_a_renamed_column_is_read_from_older_files_by_its_number(more):
     """Another one under its old name is not in them."""
     renamed = group(("id", 1), ("w", 2), *more)
     assert renames(table(), renamed) == {"v": "w"}
-    found, _reasons = identify(table(), renamed)
+    found, _reasons = identify(table(), renamed, {})
     (part,) = found.base
     assert file_column(found, part.columns, part.ids, "w") == "v"
     if more:
@@ -60,12 +60,12 @@ def test_a_column_of_a_former_table_is_read_once_from_its_files():
 
 
 def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():
-    without, reasons = identify(table(), group(("id", 1)))
+    without, reasons = identify(table(), group(("id", 1)), {})
     assert reasons == ()
-    _again, reasons = identify(without, group(("id", 1), ("v", 2)))
+    _again, reasons = identify(without, group(("id", 1), ("v", 2)), {})
     assert reasons == ("v was not captured for a while",)
-    another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)))
-    _new, reasons = identify(another, group(("id", 1), ("v", 2)))
+    another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)), {})
+    _new, reasons = identify(another, group(("id", 1), ("v", 2)), {})
     assert reasons == (), "the v that is there was a former table's"
 
 
@@ -87,7 +87,7 @@ def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
     entries = group(("id", 1), ("v", 2), ("n", 3)).columns
     added = (*entries[:2], msgspec.structs.replace(entries[2], missing="7"))
     grown = SegmentGroup("f", 1, ("id",), added, oid=7, streamed=True)
-    found, _reasons = identify(table(), grown)
+    found, _reasons = identify(table(), grown, {})
     (part,) = found.base
     found = msgspec.structs.replace(found, columns=dict.fromkeys(("id", "v", "n"), '"integer"'))
     has = dict.fromkeys(part.columns, '"integer"')

@@ -47,7 +47,7 @@ REFUSALS: Final = frozenset(
     }
 )
 # A reader that joins no group needs no right to one, and the client looks for its coordinator anyway.
-READER_REFUSALS: Final = REFUSALS - {KafkaError.GROUP_AUTHORIZATION_FAILED}
+GROUP_REFUSED: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
 AWAY: Final = frozenset(
     {
         KafkaError._TRANSPORT,

@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from waltap.errors import SinkError
-from waltap_kafka.client import READER_REFUSALS, REFUSALS, KafkaClients, delivery_reports
+from waltap_kafka.client import GROUP_REFUSED, KafkaClients, delivery_reports
 from waltap_kafka.errors import KafkaNotDelivered, KafkaTopicMissing
 from waltap_kafka.properties import KafkaSinkProperties
 
@@ -99,7 +99,7 @@ class TopicOffsets:
                         values.pop(key, None)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
-                elif not (error.retriable() or error.code() in REFUSALS - READER_REFUSALS):
+                elif not error.retriable() and error.code() != GROUP_REFUSED:
                     raise KafkaException(error)
         return values
 

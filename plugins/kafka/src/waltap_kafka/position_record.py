@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from waltap.base.files.durable_file import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import StopRequested
-from waltap_kafka.client import AWAY, PASSING, READER_REFUSALS, KafkaFailures, kafka_error
+from waltap_kafka.client import AWAY, GROUP_REFUSED, PASSING, REFUSALS, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
@@ -189,7 +189,7 @@ def _read(
             # The partition's end advances ``at``: aborted records and markers before it are never
             # delivered.
             if error.code() != KafkaError._PARTITION_EOF:
-                if error.code() in READER_REFUSALS or error.fatal():
+                if error.code() in REFUSALS - {GROUP_REFUSED} or error.fatal():
                     raise KafkaException(error)
                 continue
             offset = message.offset()

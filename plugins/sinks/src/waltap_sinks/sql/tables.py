@@ -444,8 +444,8 @@ class TargetTables:
         """
         columns = dict(described.columns)
         done = self._rename_columns(shape, columns, names)
-        for gone in columns.keys() & {*names.values()} - {c.name for c in shape.columns}:
-            done |= self._target.allow_null(shape.name, gone)
+        if gone := columns.keys() & {*names.values()} - {c.name for c in shape.columns}:
+            done |= self._target.allow_nulls(shape.name, sorted(gone))
         for column in shape.columns:
             existing = columns.get(column.name)
             wanted = self._target.type_for(column)

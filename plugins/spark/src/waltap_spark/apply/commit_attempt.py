@@ -323,9 +323,8 @@ class CommitAttempt:
                 table, f"it was called {called} before, and its rows {rows} there"
             )
         types = self._readable_types(commit, table, group)
-        reasons = _reasons_of_fields(table, group, types)
-        table, snapshot_reasons = identify(table, group)
-        for snapshot_reason in () if another or group.replaces else (*snapshot_reasons, *reasons):
+        table, snapshot_reasons = identify(table, group, types)
+        for snapshot_reason in () if another or group.replaces else snapshot_reasons:
             table = needs_snapshot(table, snapshot_reason)
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
@@ -351,21 +350,3 @@ class CommitAttempt:
         return self.shapes.required(
             msgspec.structs.replace(table, columns=columns, file_schemas=schemas)
         )
-
-
-def _reasons_of_fields(
-    table: TableState, group: SegmentGroup, types: Mapping[str, str]
-) -> list[str]:
-    """Return the reasons why older values of composite types may be outdated.
-
-    A table without a key finds rows by all their values, also by values of dropped attributes.
-    """
-    found = []
-    for name, kind in types.items() if table.has_rows else ():
-        had = table.columns.get(name, kind)
-        if had == kind or any(each.get(name) == kind for each in table.file_schemas.values()):
-            continue  # the column was already of this type, and its older values were judged
-        lost = common_type(kind, had) not in (None, kind) and not kind.startswith('"')
-        if lost and (not group.key or common_type(had, kind) != had):
-            found.append(f"attributes of {name} were dropped or renamed, and older rows have them")
-    return found

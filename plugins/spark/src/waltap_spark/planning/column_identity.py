@@ -205,11 +205,13 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
     )
 
 
-def identify(table: TableState, group: SegmentGroup) -> tuple[TableState, tuple[str, ...]]:
+def identify(
+    table: TableState, group: SegmentGroup, types: Mapping[str, str]
+) -> tuple[TableState, tuple[str, ...]]:
     """Return ``table`` with the columns of ``group`` renamed and numbered.
 
-    It also returns reasons to doubt older rows. Types stay as they are. Nothing may be pending when
-    `renames` finds any, because pending changes use the earlier names.
+    It also returns reasons to doubt older rows. The group has ``types``; the table's stay. Nothing
+    may be pending when `renames` finds any, because pending changes use the earlier names.
     """
     ids = _ids(table, group.columns)
     known = {number for each in table.version_ids.values() for number in each.values()}
@@ -219,7 +221,11 @@ def identify(table: TableState, group: SegmentGroup) -> tuple[TableState, tuple[
             table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
         )
     had_rows = table.has_rows
-    snapshot_reasons = tuple(_snapshot_reasons(table, group, ids, known)) if had_rows else ()
+    snapshot_reasons = (
+        (*_snapshot_reasons(table, group, ids, known), *_attribute_reasons(table, group, types))
+        if had_rows
+        else ()
+    )
     widened = tuple(_widened(table, group)) if had_rows else ()
     source = {column.name: column for column in group.columns}
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
@@ -344,6 +350,24 @@ def _snapshot_reasons(
         ):
             found.append(f"{column.name} was added with a default that older rows have")
     return found
+
+
+def _attribute_reasons(
+    table: TableState, group: SegmentGroup, types: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the reasons why older values of composite types may be outdated.
+
+    A table without a key finds rows by all their values, also by values of dropped attributes.
+    """
+    for name, kind in types.items():
+        seen = [each[name] for each in table.file_schemas.values() if name in each]
+        # The table's own type has all attributes that there ever were.
+        had = seen[-1] if seen else table.columns.get(name, kind)
+        if kind in (had, *seen):
+            continue
+        lost = common_type(kind, had) not in (None, kind) and not kind.startswith('"')
+        if lost and (not group.key or common_type(had, kind) != had):
+            yield f"attributes of {name} were dropped or renamed, and older rows have them"
 
 
 def _widened(table: TableState, group: SegmentGroup) -> Iterator[str]:

@@ -74,8 +74,8 @@ COLUMNS: Final = """
     WHERE table_schema = database() AND table_name = %s ORDER BY ordinal_position
 """
 REQUIRED: Final = """
-    SELECT column_type, column_key FROM information_schema.columns
-    WHERE table_schema = database() AND table_name = %s AND column_name = %s AND is_nullable = 'NO'
+    SELECT column_name, column_type, column_key FROM information_schema.columns
+    WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
 """
 # A part of a column, or an expression, has no name.
 INDEXES: Final = """
@@ -238,14 +238,14 @@ class MysqlTarget(SqlTarget):
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")
 
-    def allow_null(self, name: TargetName, column: str) -> bool:
-        found = self.run(REQUIRED, [name.name, column])
-        for type_, key in found:
-            drop = "DROP PRIMARY KEY, " if key == "PRI" else ""
-            self.run(
-                f"ALTER TABLE {self.quoted_table(name)} {drop}MODIFY {self.quoted(column)} {type_} NULL"
-            )
-        return bool(found)
+    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
+        marks = ", ".join(["%s"] * len(columns))
+        found = self.run(f"{REQUIRED} AND column_name IN ({marks})", [name.name, *columns])
+        drops = ["DROP PRIMARY KEY"] if any(key == "PRI" for *_, key in found) else []
+        drops += [f"MODIFY {self.quoted(column)} {type_} NULL" for column, type_, _ in found]
+        if drops:
+            self.run(f"ALTER TABLE {self.quoted_table(name)} {', '.join(drops)}")
+        return bool(drops)
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_timestamp(kind):

@@ -142,11 +142,11 @@ UNIQUE: Final = """
       AND i.indpred IS NULL AND i.indexprs IS NULL
     GROUP BY i.indexrelid
 """
-# A column that cannot be null, with the primary key that has it.
+# Columns that cannot be null, with the primary key that has them.
 REQUIRED: Final = """
-    SELECT k.conname::text FROM pg_attribute a LEFT JOIN pg_constraint k
+    SELECT a.attname::text, k.conname::text FROM pg_attribute a LEFT JOIN pg_constraint k
       ON k.conrelid = a.attrelid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
-    WHERE a.attrelid = to_regclass(%s) AND a.attname = %s AND a.attnotnull
+    WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY (%s) AND a.attnotnull
 """
 REFERENCES: Final = """
     SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
@@ -409,13 +409,14 @@ class PostgresTarget(SqlTarget):
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_} USING {quoted}::{type_}")
 
-    def allow_null(self, name: TargetName, column: str) -> bool:
+    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         table = self.quoted_table(name)
-        found = self.run(REQUIRED, [table, column])
-        for (key,) in found:
-            drop = f"DROP CONSTRAINT {self.quoted(key)}, " if key else ""
-            self.run(f"ALTER TABLE {table} {drop}ALTER COLUMN {self.quoted(column)} DROP NOT NULL")
-        return bool(found)
+        found = self.run(REQUIRED, [table, list(columns)])
+        drops = [f"DROP CONSTRAINT {self.quoted(key)}" for key in {k for _, k in found if k}]
+        drops += [f"ALTER COLUMN {self.quoted(column)} DROP NOT NULL" for column, _ in found]
+        if drops:
+            self.run(f"ALTER TABLE {table} {', '.join(drops)}")
+        return bool(drops)
 
     def ordered(self, tables: Sequence[BoundTable]) -> list[BoundTable]:
         if self._replica or len(tables) < 2:

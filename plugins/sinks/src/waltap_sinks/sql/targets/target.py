@@ -324,8 +324,8 @@ class SqlTarget(abc.ABC):
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
-    def allow_null(self, name: TargetName, column: str) -> bool:
-        """Let a column of the key be null and return whether that was needed."""
+    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
+        """Let columns that left the key be null; return whether that was needed."""
         return False
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
