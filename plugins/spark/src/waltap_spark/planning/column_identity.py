@@ -360,11 +360,13 @@ def _attribute_reasons(
     A table without a key finds rows by all their values, also by values of dropped attributes.
     """
     for name, kind in types.items():
-        seen = [each[name] for each in table.file_schemas.values() if name in each]
-        # The table's own type has all attributes that there ever were.
-        had = seen[-1] if seen else table.columns.get(name, kind)
-        if kind in (had, *seen):
+        had = table.columns.get(name, kind)
+        if had == kind:  # the table's own type has all attributes that there ever were
             continue
+        seen = [each[name] for each in table.file_schemas.values() if name in each]
+        if kind in seen:
+            continue
+        had = seen[-1] if seen else had
         lost = common_type(kind, had) not in (None, kind) and not kind.startswith('"')
         if lost and (not group.key or common_type(had, kind) != had):
             yield f"attributes of {name} were dropped or renamed, and older rows have them"
