@@ -1,0 +1,10 @@
+create table debezium_signal (id varchar(42) primary key, type varchar(32), data text);
+create table described (id int primary key, a text);
+create unlogged table lightly (id int primary key);
+create table nested (id int primary key, n int[], t text[]);
+alter table nested replica identity full;
+create table several (id int primary key, one text, two varchar(30), three char(12));
+insert into described values (1, 'x');
+insert into lightly values (1), (2);
+insert into nested values (1, '{{1,2},{3,4}}', '{{a},{b}}');
+insert into several select 1, t, t, t from (values ('abcdefghijkl')) v(t);
