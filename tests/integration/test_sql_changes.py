@@ -122,6 +122,22 @@ def test_a_column_of_others_keeps_its_values(place):
     assert place.rows("people", "id", "name", "own") == [("1", "1z", "9"), ("2", "2z", "7")]
 
 
+@pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
+def test_an_update_keeps_the_rows_that_refer_to_it(place):
+    place.execute(TABLE.format("UNIQUE"))
+    refers = "id int PRIMARY KEY, v int REFERENCES people(id) ON DELETE CASCADE"
+    place.execute(f"CREATE TABLE cars ({refers})")
+    place.execute("INSERT INTO people VALUES (1, 'a', NULL)")
+    place.execute("INSERT INTO cars VALUES (5, 1)")
+    source = Model()
+    source.inserted(PEOPLE, ["1", "a", None])
+    source.update(PEOPLE, ["1"], name="b")
+    source.insert(PEOPLE, ["2", "a", None])
+    place.deliver(source.commit(), foreign_keys="check")
+    assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
+    assert place.rows("cars", "id") == [("5",)]
+
+
 def test_a_new_row_that_is_there_already_is_replaced(postgres):
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")

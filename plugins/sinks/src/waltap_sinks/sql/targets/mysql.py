@@ -276,7 +276,7 @@ class MysqlTarget(SqlTarget):
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
         # The server treats any unique index as the key. With several, delete the old rows first, or
-        # set them by their keys if they have values of others.
+        # set them by their keys if they have values of others, or rows that refer to them.
         if table.only_key:
             return super().upsert(table, rows, keep=keep)
         key_of = table.shape.key_of
@@ -285,13 +285,17 @@ class MysqlTarget(SqlTarget):
         if keep:
             super().upsert(table, rows, keep=True)
             return self.holding(table, keys)  # an existing row may have another key
-        if table.shared and (there := self.holding(table, keys)):
-            if there == len(rows):
-                return self.update(table, table.shape.columns, rows)
-            half = len(rows) // 2
-            return self.upsert(table, rows[:half]) + self.upsert(table, rows[half:])
-        self.change_keys(table, keys)
+        if not (table.shared or self._properties.foreign_keys == "check"):
+            self.change_keys(table, keys)
+        elif self.holding(table, keys):
+            return self.update(table, table.shape.columns, rows)
         return self.insert(table, rows)
+
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> int:
+        # An upsert would leave a missing row out if another has a unique value of it.
+        return self._update(table, columns, rows, "")
 
     def change_keys(
         self,

@@ -454,6 +454,15 @@ class SqlTarget(abc.ABC):
 
         A missing row is inserted with the known values.
         """
+        return self._update(table, columns, rows, self.on_conflict(table, keep=True))
+
+    def _update(
+        self,
+        table: BoundTable,
+        columns: Sequence[TargetColumn],
+        rows: Sequence[Tuple],
+        ending: str,
+    ) -> int:
         sent = {column.index for column in columns}
         chosen = [column for column in table.written if column.source.index in sent]
         settable = [
@@ -461,10 +470,13 @@ class SqlTarget(abc.ABC):
         ] or [*table.key]
         statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{_of_key(table)}"
         values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
-        count = self.many(statement, values)
-        if count < len(rows):
-            count += self._put(self.on_conflict(table, keep=True), table, chosen, rows)
-        return count
+        missing = [
+            row
+            for row, given in zip(rows, zip(*values, strict=True), strict=True)
+            if not self.change(statement, given)
+        ]
+        count = len(rows) - len(missing)
+        return count + self._put(ending, table, chosen, missing) if missing else count
 
     def _put(
         self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
