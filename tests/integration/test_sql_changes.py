@@ -125,8 +125,10 @@ def test_a_column_of_others_keeps_its_values(place):
 @pytest.mark.parametrize("place", ["postgres", "file", "maria"], indirect=True)
 def test_an_update_keeps_the_rows_that_refer_to_it(place):
     place.execute(TABLE.format("UNIQUE"))
-    refers = "id int PRIMARY KEY, v int REFERENCES people(id) ON DELETE CASCADE"
-    place.execute(f"CREATE TABLE cars ({refers})")
+    both = "ON DELETE CASCADE ON UPDATE CASCADE"
+    place.execute(
+        f"CREATE TABLE cars (id int PRIMARY KEY, v int, FOREIGN KEY (v) REFERENCES people(id) {both})"
+    )
     place.execute("INSERT INTO people VALUES (1, 'a', NULL)")
     place.execute("INSERT INTO cars VALUES (5, 1)")
     source = Model()
@@ -134,8 +136,11 @@ def test_an_update_keeps_the_rows_that_refer_to_it(place):
     source.update(PEOPLE, ["1"], name="b")
     source.insert(PEOPLE, ["2", "a", None])
     place.deliver(source.commit(), foreign_keys="check")
-    assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
-    assert place.rows("cars", "id") == [("5",)]
+    assert place.rows("cars", "id", "v") == [("5", "1")]
+    source.update(PEOPLE, ["1"], id="3")
+    place.deliver(source.commit(), foreign_keys="check")
+    assert held(place, "people") == [("2", "a", None), ("3", "b", None)]
+    assert place.rows("cars", "id", "v") == [("5", "3")]
 
 
 def test_a_new_row_that_is_there_already_is_replaced(postgres):

@@ -222,17 +222,16 @@ class SqlApplier:
         _before, row, old = shape.plan.update(change)
         if old is None:
             net.put(row)
-        elif self._properties.delete_mode != "delete":
-            # the row continues to exist, so it must not be marked deleted
-            self._move(shape, key_of(old), row)
-        elif not net.move(key_of(old), row, ts):
+        # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
+        elif (
+            self._properties.delete_mode != "delete"
+            or self._tables.of(shape).cascades
+            or not net.move(key_of(old), row, ts)
+        ):
             self._move(shape, key_of(old), row)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
-        """Change the key of a row that has unsent values.
-
-        Only the target has these, so the row is updated in place.
-        """
+        """Change the key of a row in place; only the target has its unsent values."""
         self.apply()
         self.at = self._tables.of(shape)
         self._rows.move(self.at, old, row)

@@ -177,6 +177,7 @@ class TargetTables:
             None if soft is None else target.quoted(soft),
             only_key=len(set(described.unique)) <= 1,
             shared=len(described.columns) > len(columns) + (soft is not None),
+            cascades=target.cascades(name),
         )
 
     def _key_statement(self, shape: TargetShape, described: TargetDescription) -> str:

@@ -83,6 +83,10 @@ INDEXES: Final = """
     FROM information_schema.statistics
     WHERE table_schema = database() AND table_name = %s ORDER BY index_name, seq_in_index
 """
+CASCADES: Final = """
+    SELECT 1 FROM information_schema.referential_constraints WHERE referenced_table_name = %s
+      AND unique_constraint_schema = database() AND delete_rule NOT IN ('RESTRICT', 'NO ACTION')
+"""
 ENGINE: Final = """
     SELECT e.engine FROM information_schema.tables t JOIN information_schema.engines e
       ON e.engine = t.engine
@@ -205,6 +209,10 @@ class MysqlTarget(SqlTarget):
             )
             for (engine,) in rows
         ]
+
+    def cascades(self, name: TargetName) -> bool:
+        checks = self._properties.foreign_keys == "check"
+        return checks and bool(self.run(CASCADES, [name.name]))
 
     def _is_exact(self, collation: str | None) -> bool:
         return collation in {None, self._collation} or bool(EXACT.fullmatch(str(collation)))

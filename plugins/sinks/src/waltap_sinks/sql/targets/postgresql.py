@@ -148,6 +148,9 @@ REQUIRED: Final = """
       ON k.conrelid = a.attrelid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
     WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY (%s) AND a.attnotnull
 """
+CASCADES: Final = """
+    SELECT 1 FROM pg_constraint WHERE confrelid = to_regclass(%s) AND confdeltype IN ('c', 'n', 'd')
+"""
 REFERENCES: Final = """
     SELECT conrelid::regclass::oid, confrelid::regclass::oid FROM pg_constraint
     WHERE contype = 'f' AND conrelid <> confrelid
@@ -362,6 +365,9 @@ class PostgresTarget(SqlTarget):
             )
             for problem, statement, certain, letters in rows
         ]
+
+    def cascades(self, name: TargetName) -> bool:
+        return not self._replica and bool(self.run(CASCADES, [self.quoted_table(name)]))
 
     def type_for(self, column: TargetColumn) -> str:
         """Return the source's type if the target has it, else text."""

@@ -115,6 +115,15 @@ class SqliteTarget(SqlTarget):
             for drop in [f"DROP TRIGGER {self.quoted(trigger)}"]
         ]
 
+    def cascades(self, name: TargetName) -> bool:
+        return self._properties.foreign_keys == "check" and bool(
+            self.run(
+                "SELECT 1 FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f"
+                " WHERE f.\"table\" = %s COLLATE NOCASE AND f.on_delete NOT IN ('NO ACTION', 'RESTRICT')",
+                [name.name],
+            )
+        )
+
     def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
 

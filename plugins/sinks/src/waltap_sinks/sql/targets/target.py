@@ -98,6 +98,8 @@ class BoundTable:
     only_key: bool = True
     # It has columns that the sink does not write.
     shared: bool = False
+    # A DELETE of its rows changes rows that refer to them.
+    cascades: bool = False
     # Statements that a target has built, by their kind and columns.
     statements: dict[tuple[str, ...], str] = field(default_factory=dict)
 
@@ -256,6 +258,10 @@ class SqlTarget(abc.ABC):
     def obstacles(self, name: TargetName) -> "list[WriteObstacle]":
         """Return the obstacles that make the table ignore rows."""
         return []
+
+    def cascades(self, name: TargetName) -> bool:
+        """Return whether a DELETE changes rows that refer to the table."""
+        return False
 
     @abc.abstractmethod
     def type_for(self, column: TargetColumn) -> str:
