@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
@@ -468,6 +469,14 @@ def test_a_hook_that_has_not_returned_is_known_with_its_plugin():
     host.notify("on_state", pipeline="p", state="streaming", detail="")
     ((name, seconds),) = seen
     assert (name, seconds < 60, host.pending()) == ("on_state of observer (in process)", True, None)
+
+
+def test_a_plugin_whose_code_a_thread_runs_is_named(install):
+    install("acme", f"{HOOK}def choose_topic(relation):\n    return relation()\n")
+    host = Host()
+    said = host.choose("choose_topic", relation=lambda: host.at_work(threading.get_ident()))
+    assert re.fullmatch(r"plugin 'acme' of acme 1.0 \(.*:\d+\)", said)
+    assert host.at_work(0) == ""
 
 
 def test_the_first_opinion_wins_and_the_last_registered_is_asked_first():

@@ -9,6 +9,7 @@ import pytest
 from tests.harness.simulated import raising
 
 from waltap.base.network.retry import RetryBackoff
+from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
@@ -234,6 +235,21 @@ def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable():
     sink.durable = sink.accepted
     rig.delivery.flush()
     assert rig.delivery.offset.sole.counted is msgspec.UNSET
+
+
+@pytest.mark.parametrize(
+    ("records", "given"),
+    [([Record("t", b"1", "text")], "str"), ([Record("t", {"id": 1}, b""), Record("t", None, b"")], "dict"), ([7], "int")],
+)  # fmt: skip
+def test_records_that_are_no_bytes_are_a_fault_of_the_format(records, given):
+    """The last record is judged at once, the others once the sink has failed by them."""
+    sink, render = LagsBehind(), CountsChanges(TransactionOrder())
+    sink.write = lambda batch: b"".join(record.key or b"" for record in batch.records)
+    render.render = lambda _parts, _now: records
+    rig = Rig(sink=sink, render=render)
+    wanted = "Record" if given == "int" else "bytes or None"
+    with pytest.raises(UnusableResult, match=rf"CountsChanges.render gave {given}, not {wanted}"):
+        rig.delivery.write([])
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["the only sink", "one of several"])

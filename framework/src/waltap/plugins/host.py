@@ -10,13 +10,14 @@ import enum
 import inspect
 import logging
 import re
+import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import Distribution, entry_points
-from types import FunctionType, MappingProxyType, MethodType
+from types import FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any, Generic, TypeVar
 
 import pluggy
@@ -304,33 +305,54 @@ class Host:
             return error
         if isinstance(error, OSError) and (refused := SystemRefused.of(error)) is not None:
             return refused
-        owners = {
+        if isinstance(error, UnusableResult):
+            plugin = self._by_package().get(error.module.partition(".")[0])
+            if plugin is None:
+                return error
+            return PluginRaised(
+                f"plugin {plugin.name!r} of {plugin}: {error}", distribution=plugin.distribution
+            )
+        found = self._innermost(reversed(list(traceback.walk_tb(error.__traceback__))))
+        if found is None:
+            return error
+        plugin, where = found
+        return PluginRaised(
+            f"plugin {plugin.name!r} of {plugin} raised {in_brief(error)} ({where})",
+            distribution=plugin.distribution,
+        )
+
+    def at_work(self, thread: int) -> str:
+        """Name the plugin whose code a thread runs, and its line.
+
+        It is "" for none. Any thread may ask.
+        """
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no public function
+        found = None if frame is None else self._innermost(traceback.walk_stack(frame))
+        return "" if found is None else f"plugin {found[0].name!r} of {found[0]} ({found[1]})"
+
+    def _innermost(self, frames: Iterable[tuple[FrameType, int]]) -> tuple[PluginInfo, str] | None:
+        """Return the first installed plugin in ``frames``, and the place.
+
+        The innermost comes first: it answers for the code that it calls.
+        """
+        owners = self._by_package()
+        for frame, line in frames:
+            module = str(frame.f_globals.get("__name__", ""))
+            if module in self._of_program:
+                return None
+            plugin = owners.get(module.partition(".")[0])
+            if plugin is not None:
+                return plugin, f"{frame.f_code.co_filename}:{line}"
+        return None
+
+    def _by_package(self) -> dict[str, PluginInfo]:
+        return {
             plugin.module.partition(":")[0].partition(".")[0]: plugin
             for plugin in self._plugins.values()
             # Exceptions of an in-process plugin belong to the program that registered it, and the
             # framework is no plugin.
             if plugin.distribution not in {IN_PROCESS, "waltap"}
         }
-        if isinstance(error, UnusableResult):
-            plugin = owners.get(error.module.partition(".")[0])
-            if plugin is None:
-                return error
-            return PluginRaised(
-                f"plugin {plugin.name!r} of {plugin}: {error}", distribution=plugin.distribution
-            )
-        # The innermost plugin is to blame: it answers for the code that it calls.
-        for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-            module = str(frame.f_globals.get("__name__", ""))
-            if module in self._of_program:
-                return error
-            plugin = owners.get(module.partition(".")[0])
-            if plugin is not None:
-                where = f"{frame.f_code.co_filename}:{line}"
-                return PluginRaised(
-                    f"plugin {plugin.name!r} of {plugin} raised {in_brief(error)} ({where})",
-                    distribution=plugin.distribution,
-                )
-        return error
 
     def register(self, plugin: object, name: str) -> None:
         """Add an in-process plugin: a module, or an object with hook implementations.

@@ -93,9 +93,7 @@ def _end(what: str, seconds: float) -> None:
     from waltap.cli.application import exit_code
     from waltap.services.monitor.counts import SinkUnresponsive
 
-    error = SinkUnresponsive(
-        f"a stop was asked for, and the sink has not returned from {what} for {seconds:.0f} s"
-    )
+    error = SinkUnresponsive(f"a stop was asked for, and {what} for {seconds:.0f} s")
     log.error("%s", error)
     for handler in logging.getLogger().handlers:
         handler.flush()

@@ -293,6 +293,10 @@ class ConvertedFormat(Format):
             records = self._stage.transformed(records)
         return [self._encoded(each) for each in records]
 
+    def writer(self, record_part: str) -> tuple[object, str]:
+        made = {"key": self._key, "value": self._value, "header": self._header}
+        return made[record_part].converter, "encoder"
+
     def prepare(self, relation: Relation) -> None:
         self._tables.of(relation)
 

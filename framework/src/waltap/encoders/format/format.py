@@ -121,6 +121,10 @@ class Format(abc.ABC):
         """
         return []
 
+    def writer(self, record_part: str) -> tuple[object, str]:
+        """Return the object that writes a part of records, and its method, for errors."""
+        return self, "render"
+
     def prepare(self, relation: Relation) -> None:
         """Compile the codec of ``relation`` before its first row."""
 

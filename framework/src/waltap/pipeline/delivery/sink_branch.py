@@ -5,11 +5,14 @@ A pipeline has one branch for each of its sinks, mostly one.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
+from typing import Final
 
 import msgspec
 
 from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.events import EventTransform
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Notification, events_in, remaining
@@ -18,7 +21,7 @@ from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
-from waltap.errors import RecordError, SinkError
+from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RelationCachingSink, stored_position_of
@@ -30,6 +33,10 @@ from waltap.services.dead_letters.poison_events import PoisonEventHandler
 
 Attempt = Callable[[Callable[[Batch], None], Batch], None]
 """Calls the write of a sink with a batch, as often as it takes."""
+
+
+PARTS: Final = {bytes, NoneType}
+"""The classes of a record's key and value."""
 
 
 def plain(write: Callable[[Batch], None], batch: Batch) -> None:
@@ -140,22 +147,39 @@ class SinkBranch:
             self.left_out[index] = before - own.events
         if self.format is not None:
             records = self.format.render(own.parts, self.clock.time_ns())
-            # Each batch passes here, so a call only for a wrong result.
+            # Each batch passes here, so calls only for a wrong result.
             if not isinstance(records, Sequence):
                 usable(records, Sequence, self.format, "render")
+            elif records.__class__ is list and records:
+                last = records[-1]
+                if {getattr(last, "key", 0).__class__, getattr(last, "value", 0).__class__} - PARTS:
+                    self._require_bytes(records)
             own.records = records
         return own
+
+    def _require_bytes(self, records: Sequence[Record]) -> None:
+        """Refuse records with other parts than bytes. Raises: UnusableResult."""
+        assert self.format is not None
+        for record in records:
+            usable(record, Record, self.format, "render")
+            headers = [("header", text) for _, text in record.headers]
+            for name, part in (("key", record.key), ("value", record.value), *headers):
+                usable(part, (bytes, NoneType), *self.format.writer(name))
 
     def give(self, given: Batch, own: Batch, attempt: Attempt = plain) -> None:
         """Write ``own``, rendered from ``given``, without events that the sink refuses.
 
-        Raises: SinkError.
+        Raises: SinkError; UnusableResult, if records are to blame for the sink's error.
         """
         while True:
             try:
                 attempt(self.sink.write, own)
             except RecordsRefused as error:
                 self.undeliverable.refused(given, own, self.render, error)
+            except Exception as error:
+                if own.records and not isinstance(error, WaltapError):
+                    self._require_bytes(own.records)
+                raise
             else:
                 return
 

@@ -212,16 +212,16 @@ class Engine:
     def stop(self, within_s: float = math.inf) -> None:
         """Request a clean end: written batches are flushed and confirmed first.
 
-        The caller ends the process if a call of the sink is pending for ``within_s`` from now.
+        The caller ends the process if a call of a sink or hook is pending for ``within_s`` from now.
         """
         self._run.state.end_within(within_s)
 
     def pending_sink_call(self, since: float) -> tuple[str, float] | None:
-        """Return the sink's pending call and its seconds, None without one.
+        """Return the pending call of a sink or hook and its seconds, None without one.
 
         Time counts from ``since`` of the monotonic clock at the earliest. Any thread may ask.
         """
-        return self._run.state.counts.calls.at_hand(since)
+        return self._run.held(since)
 
     def reload(self, profile: Profile) -> ReloadResult:
         """Apply the reloadable properties of ``profile``, the same one read again.

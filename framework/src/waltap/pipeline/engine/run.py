@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,6 +101,7 @@ class PipelineRun:
         self.listeners: list[Callable[[Notification], object]] = []
         self._ready_file = ready_file
         self._next_word_s = 0.0
+        self._thread = 0
         self._serve()
 
     def _serve(self) -> None:
@@ -130,6 +132,7 @@ class PipelineRun:
         Raises: ConfigurationError if the ready file cannot be removed.
         """
         self.state.begin()
+        self._thread = threading.get_ident()
         if self._ready_file is not None:
             with _usable(self._ready_file):  # an earlier run's says nothing of this one
                 self._ready_file.unlink(missing_ok=True)
@@ -211,23 +214,36 @@ class PipelineRun:
 
         The first warning comes after `waltap.stall.ms`, others when that time has doubled.
         """
-        hook = self.state.host.pending()
-        found = hook or self.state.counts.calls.in_flight()
-        if found is None or not self._stalls(found):
+        held, profile = self.held(), self.state.profile
+        if held is None or not self._stalls(held):
             if self._next_word_s:
-                log.info("the pipeline continues", extra={"pipeline": self.state.profile.name})
+                log.info("the pipeline continues", extra={"pipeline": profile.name})
             self._next_word_s = 0.0
-        elif found[1] >= self._next_word_s:
-            what, seconds = found
+        elif held[1] >= self._next_word_s:
+            what, seconds = held
             self._next_word_s = 2 * seconds
-            profile, waited = self.state.profile, duration(seconds)
-            if awaited := what if hook else self.state.counts.calls.awaited:
-                text = f"{awaited} has not answered; the pipeline has waited {waited} for it"
-            else:
-                sinks = ", ".join(each.name for each in profile.branches) or profile.sink.spec.name
-                text = f"sink {sinks} has not come to an end with {what} for {waited}"
-                text += "; the pipeline waits for it"
+            text = f"{what} for {duration(seconds)}; the pipeline waits for it"
             log.warning("%s", text, extra={"pipeline": profile.name})
+
+    def held(self, since: float | None = None) -> tuple[str, float] | None:
+        """Return a text of the unfinished call and its seconds. Any thread may ask.
+
+        They count from ``since`` of the monotonic clock at the earliest.
+        """
+        calls, host, profile = self.state.counts.calls, self.state.host, self.state.profile
+        hook = host.pending()
+        found = hook or (calls.in_flight() if since is None else calls.at_hand())
+        if found is None:
+            return None
+        what, seconds = found
+        if since is not None:
+            seconds = min(seconds, self.state.clock.monotonic() - since)
+        if awaited := what if hook else calls.awaited:
+            return f"{awaited} has not answered", seconds
+        sinks = ", ".join(each.name for each in profile.branches) or profile.sink.spec.name
+        inside = host.at_work(self._thread) if calls.at_hand() else ""
+        text = f"sink {sinks} has not come to an end with {what}"
+        return f"{text}, in {inside}" if inside else text, seconds
 
     def status(self) -> PipelineStatus:
         """Return the present status. Any thread may ask."""
@@ -236,7 +252,7 @@ class PipelineRun:
         state, since_ns = self.state.entered
         waiting = None if delivery is None else delivery.waiting_since
         in_flight = counts.calls.in_flight()
-        pending = self.state.host.pending() or in_flight
+        held = self.held()
         by_table = counts.by_table
         return PipelineStatus(
             pipeline=self.state.profile.name,
@@ -255,7 +271,7 @@ class PipelineRun:
             **gauges._asdict(),
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
-            stalled=pending is not None and self._stalls(pending),
+            stalled=held is not None and self._stalls(held),
             captured_tables=self.state.captured_tables,
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,
@@ -333,8 +349,8 @@ class PipelineRun:
             return lag_ms
         return max(lag_ms or 0, self.state.now_ms() - oldest_ms)
 
-    def _stalls(self, in_flight: tuple[str, float]) -> bool:
-        return in_flight[1] * 1000 >= self.state.profile.engine.stall_ms
+    def _stalls(self, held: tuple[str, float]) -> bool:
+        return held[1] * 1000 >= self.state.profile.engine.stall_ms
 
     def ready(self) -> None:
         """Write the ready file: later commits are captured."""

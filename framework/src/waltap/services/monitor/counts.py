@@ -243,16 +243,10 @@ class SinkCalls:
         finally:
             self.awaited = None
 
-    def at_hand(self, since: float | None = None) -> tuple[str, float] | None:
-        """Return the present call and its seconds, None without one.
-
-        The seconds count from ``since`` at the earliest.
-        """
-        found = self._now
-        if found is None:
-            return None
-        began = found[1] if since is None else max(since, found[1])
-        return found[0], max(0.0, self._clock.monotonic() - began)
+    def at_hand(self) -> tuple[str, float] | None:
+        """Return the present call and its seconds, None without one."""
+        now = self._now
+        return None if now is None else (now[0], max(0.0, self._clock.monotonic() - now[1]))
 
     def in_flight(self) -> tuple[str, float] | None:
         """Return the longest unfinished work of the sink and its seconds.
