@@ -154,6 +154,12 @@ def test_changes_of_before_an_exchange_that_are_read_again_are_the_tables_own(sp
     assert paths == {1: ["a1", "z1"], 9: ["z9", "a9"]}
 
 
+def test_a_number_that_a_later_epoch_names_is_known_in_it():
+    """Its rows may not be applied there yet, as during a snapshot."""
+    after = find_renames(log(at("a", 1), epoch=2), AZ).applied(AZ, in_place=True)
+    assert find_renames(log(at("b", 1), epoch=2), after).renamed == {"s.a": ("s", "b")}
+
+
 def test_a_table_is_renamed_during_its_first_snapshot():
     part = StagedSegment(snapshot_id=1, path="p", fingerprint="f", rows=1, key=("id",), oid=1)
     before = tables(of("a", 0, columns={}, staged=(part,)))
