@@ -41,6 +41,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
+from waltap_sinks.sql.targets import target as targets
 
 ALIKE = relation("other.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 PAIRS = relation("public.pairs", [("id", "int4"), ("name", "text")])
@@ -82,6 +83,39 @@ def test_a_link_to_a_machine_that_is_gone_ends_in_a_minute(place):
         until(lambda: probed_soon(own, port), "the sink's own probes")
         if place.kind == "postgresql":
             until(lambda: probed_soon(port, own), "the target's probes")
+
+
+SLEEPS = {
+    "postgresql": ("postgresql", "SELECT pg_sleep(1)"),
+    "mariadb": ("mysql", "SELECT sleep(1)"),
+}
+
+
+@pytest.mark.parametrize("all_of_them", [False, True], ids=["one", "all"])
+@SERVERS
+def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatch, all_of_them):
+    """TCP acknowledges for it. A server that works for the sink is waited for."""
+    monkeypatch.setattr(targets, "SILENCE_S", 0.2)
+    monkeypatch.setattr(f"waltap_sinks.sql.targets.{SLEEPS[place.kind][0]}.QUESTION_S", 2)
+    port = sqlalchemy.make_url(place.url).port
+    assert port is not None
+    source = Model()
+    with Proxy("127.0.0.1", port) as proxy:
+        url = place.url.replace(str(port), str(proxy.port))
+        sink = replace(place, url=url).opened()
+        sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
+        sink._target.run(SLEEPS[place.kind][1])
+        sink._begin()
+        sink._metadata.store(Position(5))  # locks the row of positions
+        proxy.swallow(endless=True, all_of_them=all_of_them)
+        part = source.inserted(PEOPLE, ["2", "b", None])
+        lost = failure(sink, part)
+        assert isinstance(lost, SqlUnreachable), lost
+        assert "swallows" in str(lost)
+        proxy.pass_again()
+        sink.open()
+        sink.write(batch(part))
+    assert place.rows("people", "id") == [("1",), ("2",)]
 
 
 # --- tables that do not take a change ---

@@ -4,8 +4,10 @@ import contextlib
 import datetime as dt
 import itertools
 import re
+import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pymysql
@@ -28,9 +30,13 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
+    QUESTION_S,
+    SILENCE_S,
+    SWALLOWED,
     Assignments,
     BoundTable,
     ExistingColumn,
+    Silence,
     SqlTarget,
     TargetDescription,
     WriteObstacle,
@@ -66,7 +72,9 @@ NUMBERS: Final = {
     SqlUnreachable: (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0),
     SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140),
 }
-TOO_LARGE: Final = 1153
+TOO_LARGE, NO_SERVER, SERVER_LOST = 1153, 2003, 2013
+POLL_MS: Final = 100
+WORKS: Final = "SELECT command <> 'Sleep' FROM information_schema.processlist WHERE id = %s"
 MEANINGS: Final = {number: kind for kind, numbers in NUMBERS.items() for number in numbers}
 COLUMNS: Final = """
     SELECT column_name, column_type, extra, collation_name, table_type
@@ -133,7 +141,8 @@ class MysqlTarget(SqlTarget):
         return {
             "charset": "utf8mb4",
             "client_flag": CLIENT.FOUND_ROWS,
-            "connect_timeout": 10,
+            "connect_timeout": QUESTION_S,
+            "read_timeout": 2 * SILENCE_S,  # of the rest of an answer
             "autocommit": False,
             "cursorclass": _Cursor,
             "init_command": "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,"
@@ -159,10 +168,40 @@ class MysqlTarget(SqlTarget):
         self.collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
         self.word_type = f"varchar(191) {self.collated}"
         self.text_type = f"longtext {self.collated}"
-        ((folding, most),) = self.run("SELECT @@lower_case_table_names, @@max_allowed_packet")
+        if self._left is not None:
+            self._works(self._left, True)
+        ((folding, most, session),) = self.run(
+            "SELECT @@lower_case_table_names, @@max_allowed_packet, connection_id()"
+        )
         self.ignores_table_case, self._raw.max_allowed_packet = bool(folding), most
+        self._raw._execute_command = partial(self._send, partial(self._works, session))  # noqa: SLF001
         if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
+
+    def _send(self, works: Callable[[bool], bool], command: int, sql: Any) -> None:
+        """Send a command and wait for the first bytes of its answer."""
+        raw = self._raw
+        type(raw)._execute_command(raw, command, sql)  # noqa: SLF001
+        answer, silence = select.poll(), Silence(works)
+        answer.register(raw._sock, select.POLLIN)  # noqa: SLF001
+        while not answer.poll(POLL_MS):
+            if silence.is_final():
+                raw._force_close()  # noqa: SLF001
+                raise pymysql.OperationalError(SERVER_LOST, SWALLOWED)
+
+    def _works(self, session: int, end: bool) -> bool:
+        self._left = session if end else None
+        try:
+            with contextlib.closing(self._connected(read_timeout=QUESTION_S)) as other:
+                cursor = other.cursor()
+                cursor.execute(WORKS, [session])
+                ((works,),) = cursor.fetchall() or ((None,),)
+                if end and works == 0:
+                    cursor.execute(f"KILL {session}")
+        except pymysql.MySQLError as error:
+            return error.args[0] not in {SERVER_LOST, NO_SERVER}  # a refusal is a sign of life
+        self._left = None
+        return bool(works)
 
     def close(self) -> None:
         raw, self._raw = self._raw, None

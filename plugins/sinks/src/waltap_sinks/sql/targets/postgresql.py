@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
@@ -50,10 +50,13 @@ from waltap_sinks.sql.targets.postgres_statements import (
 )
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
+    QUESTION_S,
+    SWALLOWED,
     Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
+    Silence,
     SqlTarget,
     TargetDescription,
     WriteObstacle,
@@ -109,7 +112,15 @@ SESSION: Final = {
     "tcp_keepalives_count": "3",
 }
 
-PATH: Final = b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[]"
+PATH: Final = (
+    b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[], pg_catalog.pg_backend_pid()"
+)
+# A session whose backend waits for the client does not work.
+WORKS: Final = """
+    SELECT wait_event_type IS DISTINCT FROM 'Client',
+      %s AND wait_event_type = 'Client' AND pg_catalog.pg_terminate_backend(pid)
+    FROM pg_catalog.pg_stat_activity WHERE pid = %s
+"""
 # The schema of a table without one: the first of the user's path that has it.
 SCHEMA_OF_TABLE: Final = """
     SELECT s.name FROM unnest(%s::text[]) WITH ORDINALITY s(name, place)
@@ -219,6 +230,32 @@ STATES: Final[dict[str, type[SinkError]]] = {
 UNKNOWN_NAMES: Final = frozenset({"3F000", "42703", "42704", "42883", "42P01"})
 
 
+class _Connection(psycopg.Connection[Any]):
+    """End a wait for a server that waits for the client."""
+
+    works: Callable[[bool], bool] | None = None
+
+    def wait(self, gen: Any, *arguments: Any, **more: Any) -> Any:
+        return super().wait(self._watched(gen), *arguments, **more)
+
+    def _watched(self, gen: Any) -> Any:
+        silence = None
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if ready or self.works is None:
+                    silence = None
+                elif silence is None:
+                    silence = Silence(self.works)
+                elif silence.is_final():
+                    self.pgconn.finish()
+                    raise psycopg.errors.ConnectionTimeout(SWALLOWED)
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
 class PostgresTarget(SqlTarget):
     """Connect to a PostgreSQL server.
 
@@ -247,12 +284,19 @@ class PostgresTarget(SqlTarget):
         url = sqlalchemy.make_url(self._properties.url).set(drivername="postgresql+psycopg")
         # SQLAlchemy's own connection would query the catalogue along the user's search path.
         _, given = url.get_dialect()().create_connect_args(url)
-        own = {"connect_timeout": 10, "application_name": f"waltap {self._context.pipeline}"[:63]}
+        own = {
+            "connect_timeout": QUESTION_S,
+            "application_name": f"waltap {self._context.pipeline}"[:63],
+        }
         # Another encoding, of the url or the environment, lacks characters.
         own["client_encoding"] = "UTF8"
-        raw = self._raw = psycopg.connect(**{**DEAD_LINK, **given, **own}, autocommit=True)
+        self._dial = partial(_Connection.connect, **{**DEAD_LINK, **given, **own}, autocommit=True)
+        if self._left is not None:
+            self._works(self._left, True)
+        raw = self._raw = self._dial()
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
-        ((self._path,),) = raw.execute(PATH).fetchall()
+        ((self._path, session),) = raw.execute(PATH).fetchall()
+        raw.works = partial(self._works, session)
         raw.execute(beginning(raw.info.server_version, more=more).encode())
         raw.autocommit = False
         if self._properties.foreign_keys == "auto":
@@ -260,6 +304,19 @@ class PostgresTarget(SqlTarget):
                 raw.execute("SET SESSION session_replication_role = replica")
                 self._replica = True
         raw.commit()
+
+    def _works(self, session: int, end: bool) -> bool:
+        self._left = session if end else None
+        try:
+            with self._dial() as other:
+                other.works = lambda _end: False
+                row = other.execute(WORKS, [end, session]).fetchone()
+        except psycopg.errors.ConnectionTimeout:
+            return False
+        except psycopg.Error:
+            return True  # a refusal is a sign of life
+        self._left = None
+        return row is not None and row[0]
 
     def move_table(self, old: TargetName, new: TargetName) -> None:
         # An index keeps its name when its table is renamed, and moves with it.

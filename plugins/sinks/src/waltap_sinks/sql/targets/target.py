@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -132,6 +133,35 @@ PLACEHOLDER: Final = re.compile("%[%s]")
 # Keys of one query.
 KEYS_AT_ONCE: Final = 200
 
+# Seconds of silence after which a server is asked what it does.
+SILENCE_S = 30.0
+# A connection for such a question ends after so many.
+QUESTION_S: Final = 10
+SWALLOWED: Final = (
+    "the server waits for the client, too: the link between them swallows what is sent"
+)
+
+
+class Silence:
+    """Judge a server that does not answer a statement.
+
+    ``works`` asks over another connection whether the server works for this one. If not twice in a
+    row, the link has lost the statement or its answer, though the systems at its ends acknowledge
+    all bytes; given True, ``works`` ends the session in the server, which has locks.
+    """
+
+    def __init__(self, works: Callable[[bool], bool]) -> None:
+        self._works, self._since, self._idle = works, time.monotonic(), 0
+
+    def is_final(self) -> bool:
+        """Return whether no answer will come, while none has come."""
+        if self._idle < 2 and time.monotonic() - self._since >= SILENCE_S:
+            self._idle = 0 if self._works(self._idle == 1) else self._idle + 1
+            self._since = time.monotonic()
+            return False
+        return self._idle == 2
+
+
 # SQL values by quoted column; None is a time that comes as a parameter.
 Assignments = Mapping[str, str | None]
 NO_SETS: Final[Assignments] = {}
@@ -188,22 +218,28 @@ class SqlTarget(abc.ABC):
         self._opened: tuple[int, int] | None = None
         self._rows: TypedRows | None = None
         self._savepoints = itertools.count(1)
+        # The server's number of a session behind a silent link, which may still have locks.
+        self._left: int | None = None
 
     # --- life ---
 
     def open(self) -> None:
+        self._raw = self._connected()
+        self.prepare()
+
+    def _connected(self, **more: Any) -> Any:
+        """Return a connection; ``more`` are arguments of the driver besides `options`."""
         import sqlalchemy
 
         url = sqlalchemy.make_url(self._properties.url).set(drivername=self.backend)
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         arguments, options = engine.dialect.create_connect_args(url)
         try:
-            self._raw = engine.dialect.connect(*arguments, **{**options, **self.options()})
+            return engine.dialect.connect(*arguments, **{**options, **self.options(), **more})
         except TypeError as error:
             raise ConfigurationError.of(
                 "sink.url", f"has a parameter that the driver does not take: {error}"
             ) from error
-        self.prepare()
 
     def options(self) -> dict[str, Any]:
         """Return further arguments of the driver's connect."""
