@@ -208,7 +208,7 @@ class KafkaFailures:
                 f"another instance has taken over: {text}", transactional_id=self.transactional_id
             )
         if code in TOO_LARGE:
-            problem = f"{where}a record of {size} bytes, or its batch, is too large: {text}"
+            problem = f"{where}{size} bytes of a record, or of its batch, are too large: {text}"
             return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
         if code in REFUSALS | AWAY:
             return self.refused(error)

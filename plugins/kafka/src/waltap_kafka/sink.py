@@ -433,6 +433,9 @@ class KafkaSink(Sink):
         if self._undelivered is None:
             topic = message.topic() or ""
             size = len(message.key() or b"") + len(message.value() or b"")
+            # The broker refuses the record with its neighbours.
+            if not self._alone:
+                size = max(size, int(str(self._producer_settings()["batch.size"])))
             self._undelivered = self._error(error, topic, size)
             # The batch fitted when it was sent: `open` asks for the limit that the topic has now.
             fitted = topic in self._topics.limits and not (self._once or self._alone)
