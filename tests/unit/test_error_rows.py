@@ -10,6 +10,7 @@ from tests.test_tidy import error_classes
 from waltap.errors import RetryVerdict, SinkError, SourceError, WaltapError, error_texts
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong, SinkReturned
 from waltap.services.slot_monitor import SlotGivenUp
+from waltap_testing.suite import assert_own_codes
 
 
 def test_a_row_is_caught_by_its_name_and_by_its_kind():
@@ -43,9 +44,22 @@ def test_an_error_has_its_code_where_no_file_can_be_opened():
     ), done.stderr
 
 
-def test_an_error_of_a_plugin_without_its_row_has_its_code():
-    odd = SinkError.define("Odd", "MY-001")
-    assert str(odd("full")) == "MY-001 full. The documentation of tests has the remedy of MY-001."
+@pytest.mark.parametrize("package", ["tests", "keyword", "no_such_module"])
+def test_an_error_of_a_plugin_without_its_row_has_its_code(package):
+    """A plugin may be one module, which has no table."""
+    odd = eval("define('Odd', 'MY-1')", {"__name__": package, "define": SinkError.define})  # noqa: S307
+    assert str(odd("full")) == f"MY-1 full. The documentation of {package} has the remedy of MY-1."
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("WT-5802", r"the code of .*SinkReturned"), ("WT-5001", "the code of"), ("MY-3", "no remedy")],
+)
+def test_the_kit_finds_a_plugins_error_without_its_own_code_or_remedy(code, said):
+    odd, package = SinkError.define("Odd", code), f"acme{code[-1]}"
+    odd.__module__ = package
+    with pytest.raises(AssertionError, match=f"{package}.Odd has {said}"):
+        assert_own_codes(package)
 
 
 @pytest.mark.parametrize("remedy", ["Look at {path}.", 'Set {} in {"a": 1}.', "See {0.x}", "{"])

@@ -102,7 +102,8 @@ class _ErrorText(NamedTuple):
     def __get__(self, error: object, kind: type) -> str:
         try:
             return error_texts(self.package)[self.code][self.column]
-        except (OSError, LookupError):  # no file can be opened, or a plugin's table lacks the row
+        except (OSError, LookupError, TypeError, ValueError, ImportError):
+            # The table cannot be read, lacks the row, or the plugin is one module without tables.
             return f"The documentation of {self.package} has the remedy of {self.code}."
 
 

@@ -66,11 +66,11 @@ class UnusableResult(Exception):
     """
 
     def __init__(self, culprit: object, call: str, problem: str) -> None:
-        self.module, name = _name_of(culprit)
+        self.module, name = name_of(culprit)
         super().__init__(f"{'.'.join(filter(None, (self.module, name, call)))} {problem}")
 
 
-def _name_of(culprit: object) -> tuple[str, str]:
+def name_of(culprit: object) -> tuple[str, str]:
     """Return the module and name of a function or class."""
     reference = getattr(culprit, "reference", None)
     if isinstance(reference, str):

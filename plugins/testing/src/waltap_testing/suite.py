@@ -1,13 +1,16 @@
 """Rules that hold for plugins of every kind."""
 
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from waltap.base.plugin_errors import name_of
 from waltap.base.property import declarations
+from waltap.errors import WaltapError, error_texts
 from waltap.ports.specs import LazyReference, Spec
 from waltap_testing.workload import SHOWN
 
@@ -27,12 +30,50 @@ def _assert_well_formed(spec: Spec) -> None:
     assert spec.summary.strip(), f"{spec.name} has no summary"
     assert "\n" not in spec.summary, f"{spec.name}: the summary is more than one line"
     assert len(spec.summary) <= LONGEST_SUMMARY, f"{spec.name}: the summary is too long for a table"
-    assert callable(getattr(spec, "factory", None)), f"{spec.name} has no factory"
+    factory = getattr(spec, "factory", None)
+    assert callable(factory), f"{spec.name} has no factory"
+    assert_own_codes(_root(name_of(factory)[0]))
     for value in vars(spec).values():
         if isinstance(value, LazyReference):
             value.imported()  # a name that is not there would be an error of the first user
     for declaration in declarations(spec.properties) if spec.properties is not None else ():
         assert declaration.summary, f"{spec.name}: property {declaration.name} has no summary"
+
+
+def _errors(kind: type[WaltapError] = WaltapError) -> Iterator[type[WaltapError]]:
+    yield kind
+    for error in kind.__subclasses__():
+        yield from _errors(error)
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def assert_own_codes(package: str) -> None:
+    """Check that errors of a package have remedies, and codes that nothing else has."""
+    taken = {
+        code: f"a row of {root}"
+        for root in {_root(name) for name in list(sys.modules)} - {package}
+        if root.partition("_")[0] == "waltap"
+        for code in _rows(root)
+    }
+    errors = sorted(_errors(), key=lambda error: _root(error.__module__) == package)
+    for error in dict.fromkeys(errors):
+        if "code" not in vars(error):
+            continue
+        if _root(error.__module__) == package:
+            name = f"{error.__module__}.{error.__qualname__}"
+            assert error.code not in taken, f"{name} has the code of {taken[error.code]}: {error.code}"
+            assert error.code not in error.remedy, f"{name} has no remedy in errors.toml"
+        taken[error.code] = f"{error.__module__}.{error.__qualname__}"
+
+
+def _rows(package: str) -> Iterable[str]:
+    try:
+        return error_texts(package)
+    except (OSError, TypeError, ImportError):
+        return ()
 
 
 class RigSuite:
@@ -42,7 +83,7 @@ class RigSuite:
     needs: ClassVar[str]
 
     def test_spec_is_well_formed(self, rig: Any) -> None:
-        """Name, summary and properties are fit for profiles and pages."""
+        """Name, summary, properties and errors are fit for profiles and pages."""
         _assert_well_formed(rig.spec)
 
     @pytest.fixture
