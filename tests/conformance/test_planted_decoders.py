@@ -234,6 +234,19 @@ class SharesState(Right):
         return [m for f in frames for m in super(SharesState, SharesState.shared).feed([f])]
 
 
+@FAULTS.found_by("test_decoders_share_no_state")
+class KeepsRelations(Right):
+    """Has the relations of earlier sessions."""
+
+    known = {}  # noqa: RUF012 - that is the fault
+
+    def of(self, message):
+        if isinstance(message, ROWS):
+            relation = message.relation
+            message.relation = self.known.setdefault((relation.oid, relation.columns), relation)
+        return True
+
+
 class TestPlantedDecoders(FindsFaults):
     suite = DecoderSuite
     faults = FAULTS

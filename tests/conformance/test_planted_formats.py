@@ -96,6 +96,7 @@ for name, promise, members, *raises in (
     ("ChoosesTheTopic", "test_a_topic_is_the_one_of_a_transform_else_of_a_plugin", context(choose_topic=lambda _relation: None)),
     ("TopicsAreBytes", "test_everything_is_valid", record(topic=lambda r: r.topic.encode())),
     ("ForgetsOnlyWhatItKnows", "test_a_forgotten_relation_gives_the_same_bytes", {"forget": lambda _, oid: {}[oid]}, KeyError),
+    ("ForgetsNothing", "test_forgotten_relations_do_not_stay_in_memory", {"forget": lambda *_: None}),
     ("SendsNoRowsReadBesideTheStream", RECORDS, rendered(before=lambda parts: [p for p in parts if getattr(p, "kind", "initial") == "initial"])),
     ("DropsRowsWithoutKey", RECORDS, left_out(lambda r, value: not r.key and b'"op"' in value)),
 ):  # fmt: skip

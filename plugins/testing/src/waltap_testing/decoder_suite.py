@@ -13,6 +13,7 @@ the decoder's name.
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from itertools import cycle
 from typing import Any
@@ -230,6 +231,8 @@ class DecoderSuite(RigSuite):
         """Two sessions in one process do not affect each other."""
         recording = max(rig.recordings, key=lambda r: len(r.frames))
         alone = neutral(rig.build(recording).feed(recording.frames))
+        catalogue: Any = _WatchedCatalogue(rig.context.catalogue)
+        rig = replace(rig, context=replace(rig.context, catalogue=catalogue))
         one, other = rig.build(recording), rig.build(recording)
         ones: list[Message] = []
         others: list[Message] = []
@@ -238,6 +241,9 @@ class DecoderSuite(RigSuite):
             others += other.feed([frame])
         assert neutral(ones) == alone
         assert neutral(others) == alone
+        # A table may have changed before the next session.
+        shared = set(_relations(ones)) & set(_relations(others))
+        assert not shared, f"sessions share {sorted(each.name for each in shared)}"
 
     # --- rules of messages ---
 
@@ -479,7 +485,7 @@ class DecoderSuite(RigSuite):
         Each question is a query on the server.
         """
         for recording in rig.recordings:
-            asked: Any = _CountingCatalogue(rig.context.catalogue)
+            asked: Any = _WatchedCatalogue(rig.context.catalogue)
             watched = replace(rig, context=replace(rig.context, catalogue=asked))
             decoder = watched.build(recording)
             frame = _repeatable(decoder, recording)
@@ -501,15 +507,16 @@ class DecoderSuite(RigSuite):
                 assert cost.peak <= limit, f"{recording.name}, frame {number}: {cost.peak} bytes"
 
 
-class _CountingCatalogue:
-    """A catalogue that counts its calls."""
+class _WatchedCatalogue:
+    """A catalogue that counts its calls, and answers with new objects."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue, self.times = catalogue, 0
 
     def __getattr__(self, question: str) -> Any:
         self.times += 1
-        return getattr(self._catalogue, question)
+        ask = getattr(self._catalogue, question)
+        return lambda *about, **named: copy(ask(*about, **named))
 
 
 def _commits(

@@ -9,6 +9,7 @@ Subclass `FormatSuite` and define the fixture ``rig``:
 """
 
 import copy
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from waltap.changes.decode.message import (
     Truncate,
     Update,
 )
+from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events import ChangeEvent
 from waltap.changes.events.event import Record
@@ -48,6 +50,9 @@ from waltap_testing.workload import (
     rare_parts,
     transaction_run,
 )
+
+# The OIDs of tables that come and go.
+GONE = range(20_000, 20_040)
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -293,6 +298,19 @@ class FormatSuite(RigSuite):
         before = _plain(_records(render, change))
         render.forget(ITEMS.oid)
         assert _plain(_records(render, change)) == before
+
+    def test_forgotten_relations_do_not_stay_in_memory(self, rig: FormatRig) -> None:
+        """The last ones may, in a cache with a bound."""
+        render = rig.build()
+        for oid in GONE:
+            table = msgspec.structs.replace(ITEMS, table=f"gone{oid}", oid=oid)
+            _records(render, Insert(table, 16, ("1", "1", "a")))
+            render.forget(oid)
+        gc.collect()
+        remaining = [
+            each for each in gc.get_objects() if type(each) is Relation and each.oid in GONE
+        ]
+        assert len(remaining) < 20, f"{len(remaining)} of 40 dropped tables are still known"
 
     def test_tables_have_different_topics(self, rig: FormatRig) -> None:
         other = msgspec.structs.replace(ITEMS, table="others", oid=16499)

@@ -48,7 +48,7 @@ def identity(relation: Relation) -> ReplicaIdentity:
 
 def identity_as_sent() -> Callable[[Relation], ReplicaIdentity]:
     """Return `identity` with a cache per relation object, as engines use it."""
-    return lru_cache(maxsize=1024)(identity)
+    return lru_cache(maxsize=8)(identity)
 
 
 def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:

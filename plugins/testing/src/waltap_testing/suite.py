@@ -64,7 +64,9 @@ def assert_own_codes(package: str) -> None:
             continue
         if _root(error.__module__) == package:
             name = f"{error.__module__}.{error.__qualname__}"
-            assert error.code not in taken, f"{name} has the code of {taken[error.code]}: {error.code}"
+            assert error.code not in taken, (
+                f"{name} has the code of {taken[error.code]}: {error.code}"
+            )
             assert error.code not in error.remedy, f"{name} has no remedy in errors.toml"
         taken[error.code] = f"{error.__module__}.{error.__qualname__}"
 
