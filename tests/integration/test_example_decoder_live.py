@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[2] / "examples" / "plugins" / "waltap-testdecodi
 SETUP = """
 CREATE TABLE t (id int PRIMARY KEY, a text, n numeric(10,2), big text);
 ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE gone (id int PRIMARY KEY);
 CREATE TABLE f (id int PRIMARY KEY, a text, b bool, at timestamptz);
 ALTER TABLE f REPLICA IDENTITY FULL;
 INSERT INTO t VALUES (1, 'snapshot', 1.5, NULL);
@@ -30,6 +31,9 @@ INSERT INTO f VALUES (4, 'before the ALTER', true, NULL);
 WIDER = """
 ALTER TABLE t ADD extra int DEFAULT 7;
 INSERT INTO t VALUES (5, 'wider', 5, NULL, 8);
+INSERT INTO gone VALUES (1), (2);
+DELETE FROM gone;
+DROP TABLE gone;
 TRUNCATE f;
 INSERT INTO f VALUES (3, 'last', true, NULL);
 """

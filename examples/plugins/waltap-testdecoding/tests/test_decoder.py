@@ -37,7 +37,6 @@ def decode(*lines):
         pytest.param("table public.t: INSERT: id[integer]:1x a[text", 38, id="cut-in-a-type"),
         pytest.param("table public.t: INSERT:", 23, id="no-columns"),
         pytest.param("table public.t: UPDATE: old-key: id[integer]:1", 46, id="no-new-tuple"),
-        pytest.param("table public.gone: INSERT: id[integer]:1", 6, id="unknown-table"),
         pytest.param("table public.t: MERGE: id[integer]:1", 0, id="unknown-verb"),
         pytest.param("COMMIT 8 (at 2026-11-20 08:49:54.4+00)", 7, id="another-transaction"),
         pytest.param("COMMIT 7 (at 2026-13-20 08:49:54.4+00)", 13, id="no-time"),

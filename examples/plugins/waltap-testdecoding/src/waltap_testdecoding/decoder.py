@@ -40,7 +40,7 @@ class TestDecoding(Decoder):
         properties = TestDecodingProperties.model_validate(dict(context.options))
         self._options = {"include-xids": "1", "include-timestamp": "1"}
         self._options["skip-empty-xacts"] = str(int(properties.skip_empty))
-        self._relations = Relations(context.catalogue)
+        self._relations = Relations(context)
         self._xid: int | None = None
 
     def start_options(self) -> dict[str, str]:
@@ -82,6 +82,7 @@ class TestDecoding(Decoder):
 
     def _begin(self, lsn: int, found: re.Match[str]) -> Message:
         self._xid = int(found[1])
+        self._relations.began(self._xid)
         return Begin(lsn, self._xid, 0, 0)
 
     def _commit(self, lsn: int, found: re.Match[str]) -> Message:
@@ -119,10 +120,11 @@ class TestDecoding(Decoder):
         schema, table, verb = bare(found[1]), bare(found[2]), found[3]
         line, at, before = found.string, found.end(), Pairs()
         if verb == "DELETE":
-            relation = self._relations.latest(schema, table)
             if line[at:] == " (no-tuple-data)":
-                return Delete(relation, lsn, (), OldTuple.NONE)
-            return Delete(relation, lsn, *old_tuple(relation, grammar.columns(line, at, "")[0]))
+                return Delete(self._relations.latest(schema, table), lsn, (), OldTuple.NONE)
+            pairs, _ = grammar.columns(line, at, "")
+            relation = self._relations.latest(schema, table, pairs)
+            return Delete(relation, lsn, *old_tuple(relation, pairs))
         if line.startswith(" old-key:", at):
             before, at = grammar.columns(line, at + len(" old-key:"), " new-tuple:")
         pairs, _ = grammar.columns(line, at, "")
