@@ -109,6 +109,14 @@ def test_changes_that_leave_no_row_are_a_step_too(rig, rows):
     rig.follow(LEFT)
 
 
+def test_a_driver_that_died_before_a_tables_first_version_leaves_no_table(rig):
+    (rig.folder / "out/tables/public/left/delta/current/_delta_log/_staged_commits").mkdir(
+        parents=True
+    )
+    rig.insert(LEFT, ["1", "1", "x"])
+    rig.check(LEFT)
+
+
 def test_steps_that_fail_are_taken_once(rig):
     steps_that_fail_are_taken_once(rig)
 

@@ -174,6 +174,9 @@ class DeltaFormat(MergingFormat):
         """Create the table, and the catalogue's schema if missing."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
+        elif "_delta_log" in self._output.store.folders(self._folder(at)):
+            # A driver died before the first version; to Delta any path with files is a table.
+            self._output.store.delete_folder(f"{self._folder(at)}/_delta_log")
         divided = _divided([each.column for each in layout.partition], layout.cluster)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided}"
