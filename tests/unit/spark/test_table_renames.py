@@ -93,6 +93,10 @@ SCRIPTS = {
     "another schema": (
         AZ, 1, [at("a", 1, schema="t")], {1: "a", 9: "z"}, {"t.a": ["a1"]},
     ),
+    "schema and table with other dots read the same": (
+        tables(of("t.a", 1)), 1, [at("a", 2, schema="s.t"), at("t.a", 1), at("a", 2, schema="s.t")],
+        {1: "t.a"}, {"s.t.a": ["t.a1"], "s.t.a@2": ["a2"]},
+    ),
     "a number of another epoch may be another table's": (
         AZ, 2, [at("a", 9), at("z", 1)], {1: "a", 9: "z"}, {"s.a": ["a9"], "s.z": ["z1"]},
     ),

@@ -206,6 +206,7 @@ class _Walk:
     def take(self, epoch: int, entry: TableEntry, again: "set[tuple[int, int]]") -> None:
         """Find the table of ``entry``; numbers ``again`` have a later entry."""
         number = (epoch, entry.oid) if entry.oid else None
+        own, entry = entry_id(epoch, entry), self._distinct(entry)
         owner = self._without_former(entry, number)
         table = owner if number is None else self._known(number, entry, owner)
         if table is None and owner is not None:
@@ -228,9 +229,22 @@ class _Walk:
             table.number = number
             if not table.by_name:
                 self._numbered[number] = table
-        table.entries.pop(entry_id(epoch, entry), None)
-        table.entries[entry_id(epoch, entry)] = None
+        table.entries.pop(own, None)
+        table.entries[own] = None
         self._rename_displaced()
+
+    def _distinct(self, entry: TableEntry) -> TableEntry:
+        """Return ``entry`` with a spare name if another table's name reads the same.
+
+        Such are ``c`` of schema ``a.b``, and ``b.c`` of schema ``a``.
+        """
+        owner = self._named.get(entry.name)
+        if owner is None or owner.name == (entry.schema, entry.table):
+            return entry
+        known = owner.number is not None and owner.number[1] == entry.oid
+        return (
+            entry if known else msgspec.structs.replace(entry, table=f"{entry.table}@{entry.oid}")
+        )
 
     def _without_former(self, entry: TableEntry, number: tuple[int, int] | None) -> _Table | None:
         """Return the owner of the entry's name, None if it was renamed."""
