@@ -145,6 +145,8 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own():
         ValueError("Invalid update timestamp 1000: before last snapshot log entry at 601000")
     )
     assert str(error).startswith("WT-5275 the clock is 600 s behind the table's last commit: ")
+    error = refused(ValueError("Invalid schema: multiple fields for name a.b.c: 3 and 4"))
+    assert str(error).startswith("WT-5234 Invalid schema")
 
 
 def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table():

@@ -19,7 +19,7 @@ from waltap_spark.compact.resolve import spared
 from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
-from waltap_spark.errors import TypeChanged
+from waltap_spark.errors import FormatLimit, TypeChanged
 from waltap_spark.formats.table_format import CommitContext, GroupRows, TableChange, TableFormat
 from waltap_spark.planning.column_identity import (
     dropped,
@@ -328,6 +328,10 @@ class CommitAttempt:
             table = needs_snapshot(table, snapshot_reason)
         columns, empty = dict(table.columns), another and not table.mode.keeps_past
         for name, kind in types.items():
+            if name in table.key and '"map"' in kind and table.mode.name != "append":
+                raise FormatLimit(
+                    f"{name}, of the key of {table.name}, is a map: Spark compares none"
+                )
             had = columns.get(name, kind)
             if had == kind:
                 columns[name] = kind

@@ -15,6 +15,7 @@ from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.errors import (
     ClockBehind,
     FormatError,
+    FormatLimit,
     JvmEnded,
     NamesClash,
     SegmentDamaged,
@@ -39,6 +40,9 @@ NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 # Iceberg takes no commit that is a minute older than the last one.
 _TOO_EARLY: Final = re.compile(r"Invalid \w+ timestamp (\d+): before .* (\d+)")
 
+# To Iceberg the column `a.b` and the field `b` of the column `a` have one name.
+_ONE_NAME: Final = re.compile(r"multiple fields for name|Cannot add column, name already exists")
+
 # Names the place of a JVM's last words when a command started the JVM.
 UNSAVED_OUTPUT: Final = "its output, which was not kept"
 
@@ -59,6 +63,8 @@ def refused(error: Exception, memory: str | None = None) -> WaltapError:
     if times := _TOO_EARLY.search(words):
         behind_s = (int(times[2]) - int(times[1])) // 1000
         found = ClockBehind(f"the clock is {behind_s} s behind the table's last commit: {words}")
+    elif _ONE_NAME.search(words):
+        found = FormatLimit(words)
     elif NO_MEMORY in words:
         text = f"Spark had no memory left: {words}"
         found = JvmEnded(text, log="its output", memory=memory or _memory())
