@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pymysql
 import pytest
 import sqlalchemy
@@ -20,7 +21,10 @@ from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
+from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.pgbouncer import PgBouncer
 from tests.harness.servers.postgres import Database
+from tests.harness.servers.requirement import missing
 from tests.harness.sql import PEOPLE, VISITS, Place, failure, finish, in_postgresql, waiting
 
 from waltap.changes.transactions.position import Position, lsn_text
@@ -116,6 +120,26 @@ def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatc
         sink.open()
         sink.write(batch(part))
     assert place.rows("people", "id") == [("1",), ("2",)]
+
+
+def test_behind_a_pooler_a_long_statement_is_waited_for(postgres, database, monkeypatch):
+    """The session of the sink's last transaction is another client's now, which must keep it."""
+    monkeypatch.setattr(targets, "SILENCE_S", 0.2)
+    try:
+        pooler = PgBouncer.create(
+            server=database.server, pool_mode="transaction", ignore_startup_parameters="options"
+        )
+    except MissingProgram as reason:
+        missing(str(reason))
+    try:
+        url = sqlalchemy.make_url(postgres.url).set(host="127.0.0.1", port=pooler.port)
+        own = replace(postgres, url=url.render_as_string(hide_password=False)).opened()
+        with psycopg.connect(own._properties.url) as other:
+            other.execute("SELECT 1")
+            own._target.run("SELECT pg_sleep(1.5)")
+            other.execute("SELECT 1")
+    finally:
+        pooler.remove()
 
 
 # --- tables that do not take a change ---

@@ -174,7 +174,8 @@ class MysqlTarget(SqlTarget):
             "SELECT @@lower_case_table_names, @@max_allowed_packet, connection_id()"
         )
         self.ignores_table_case, self._raw.max_allowed_packet = bool(folding), most
-        self._raw._execute_command = partial(self._send, partial(self._works, session))  # noqa: SLF001
+        if session == self._raw.thread_id():  # not behind a proxy, which exchanges sessions
+            self._raw._execute_command = partial(self._send, partial(self._works, session))  # noqa: SLF001
         if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
 

@@ -296,7 +296,8 @@ class PostgresTarget(SqlTarget):
         raw = self._raw = self._dial()
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
         ((self._path, session),) = raw.execute(PATH).fetchall()
-        raw.works = partial(self._works, session)
+        if session == raw.info.backend_pid:  # not behind a pooler, which exchanges sessions
+            raw.works = partial(self._works, session)
         raw.execute(beginning(raw.info.server_version, more=more).encode())
         raw.autocommit = False
         if self._properties.foreign_keys == "auto":
