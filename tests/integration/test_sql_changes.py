@@ -143,6 +143,21 @@ def test_an_update_keeps_the_rows_that_refer_to_it(place):
     assert place.rows("cars", "id", "v") == [("5", "3")]
 
 
+def test_a_key_becomes_wider_beside_an_index(place):
+    """DuckDB alters neither columns of a key nor those of an index."""
+    one, two = (
+        relation("public.t", [("id", kind), ("v", kind)], numbers=(1, 2))
+        for kind in ("int4", "int8")
+    )
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "2"]))
+    place.execute("CREATE UNIQUE INDEX mine ON t (v)")
+    source.insert(two, ["9999999999", "7"])
+    source.update(two, ["1"], v="9999999999")
+    place.deliver(source.commit())
+    assert place.rows("t", "id", "v") == [("1", "9999999999"), ("9999999999", "7")]
+
+
 def test_a_new_row_that_is_there_already_is_replaced(postgres):
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")

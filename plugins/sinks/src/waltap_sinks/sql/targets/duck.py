@@ -52,6 +52,11 @@ MADE: Final = """
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database()
 """
+# Columns are as they are written in the statement.
+INDEXES: Final = MADE.replace(
+    "sql FROM duckdb_tables",
+    "sql, is_unique, expressions::VARCHAR[] FROM duckdb_indexes",
+)
 
 WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
 
@@ -130,23 +135,54 @@ class DuckTarget(SqlTarget):
     # --- tables ---
 
     def describe(self, name: TargetName) -> TargetDescription | None:
-        parameters = [name.schema, name.name]
-        info = self.run(COLUMNS, parameters)
+        info = self.run(COLUMNS, name)
         if not info:
             return None
-        unique = tuple(frozenset(names) for (names,) in self.run(KEYS, parameters))
-        ((made,),) = self.run(MADE, parameters) or (("",),)  # a view has none
+        unique = [frozenset(names) for (names,) in self.run(KEYS, name)]
+        for _sql, is_unique, written in self.run(INDEXES, name):
+            unique += [frozenset(map(_plain, written))] if is_unique else []
+        ((made,),) = self.run(MADE, name) or (("",),)  # a view has none
         columns = {
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
             for column, kind in info
         }
-        return TargetDescription(columns, unique, is_table=bool(made))
+        return TargetDescription(columns, tuple(unique), is_table=bool(made))
 
     def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
 
     def widened(self, existing: str, wanted: str) -> bool:
         return is_wider(existing, wanted, WIDER, text="VARCHAR")
+
+    def alter_type(self, name: TargetName, column: str, type_: str) -> None:
+        if column.lower() not in self._keyed(name) and not self.run(INDEXES, name):
+            super().alter_type(name, column, type_)
+            return
+        kinds = {found.lower(): kind for found, kind in self.run(COLUMNS, name)}
+        before = rf"([(,]\s*(?:{_written(column)})\s+){re.escape(kinds[column.lower()])}"
+        self._make_again(name, before, rf"\1{type_}")
+
+    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
+        found = not self._keyed(name).isdisjoint(map(str.lower, columns))
+        if found:
+            self._make_again(name, r", PRIMARY KEY\(.*\)\);$", ");")
+        return found
+
+    def _keyed(self, name: TargetName) -> set[str]:
+        """Return the columns in keys, in lower case."""
+        return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
+
+    def _make_again(self, name: TargetName, before: str, after: str) -> None:
+        """Make a table by a statement with ``after``: DuckDB alters no key."""
+        table = self.quoted_table(name)
+        ((made,),), indexes = self.run(MADE, name), self.run(INDEXES, name)
+        self.run(f"CREATE OR REPLACE TEMP TABLE waltap_copy AS FROM {table}")
+        self.run(f"DROP TABLE {table}")
+        self.run(re.sub(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL))
+        self.run(f"INSERT INTO {table} FROM waltap_copy")
+        self.run("DROP TABLE waltap_copy")
+        for statement, *_columns in indexes:
+            self.run(statement)
 
     def bytes_literal(self, value: bytes) -> str:
         return f"from_hex('{value.hex()}')"
@@ -247,14 +283,25 @@ def _made(path: Path) -> None:
     begun.replace(path)
 
 
+def _plain(written: str) -> str:
+    """Return a column's name as it is without quotation marks."""
+    return written[1:-1].replace('""', '"') if written[0] == '"' else written
+
+
+def _written(column: str) -> str:
+    """Return the pattern of a column's name in a statement."""
+    return re.escape('"' + column.replace('"', '""') + '"') + "|" + re.escape(column)
+
+
 def _collation(made: str, column: str) -> str:
     """Return a column's collation in the table's statement, or "".
 
     DuckDB shows it nowhere else.
     """
-    name = re.escape('"' + column.replace('"', '""') + '"') + "|" + re.escape(column)
     found = re.search(
-        rf"[(,]\s*(?:{name})\s+\w+(?:\([^)]*\))?\s+COLLATE\s+([\w.]+)", made, re.IGNORECASE
+        rf"[(,]\s*(?:{_written(column)})\s+\w+(?:\([^)]*\))?\s+COLLATE\s+([\w.]+)",
+        made,
+        re.IGNORECASE,
     )
     return found[1] if found and found[1].upper() not in {"C", "BINARY", "POSIX"} else ""
 
