@@ -2,9 +2,7 @@
 
 import ast
 import gc
-import importlib
 import itertools
-import pkgutil
 import re
 import string
 import tomllib
@@ -20,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from tests.harness.command import run_program
 
+from waltap.cli.reference.pages import error_classes
 from waltap.errors import WaltapError
 
 ROOT = Path(__file__).parents[1]
@@ -271,26 +270,9 @@ def test_the_search_for_letters_finds_them(code: str, reads: bool) -> None:
     assert any(map(_reads_letter, ast.walk(ast.parse(code)))) is reads
 
 
-@cache
-def error_classes() -> tuple[type[WaltapError], ...]:
-    for package in PACKAGES:
-        module = importlib.import_module(package)
-        for found in pkgutil.walk_packages(module.__path__, f"{package}."):
-            if not found.name.endswith(".__main__"):
-                importlib.import_module(found.name)
-
-    def below(cls: type[WaltapError]) -> Iterator[type[WaltapError]]:
-        yield cls
-        for child in cls.__subclasses__():
-            yield from below(child)
-
-    ours = tuple(PACKAGES)
-    return tuple(cls for cls in below(WaltapError) if cls.__module__.split(".")[0] in ours)
-
-
 def test_every_error_class_has_a_code_of_its_own() -> None:
     codes: dict[str, str] = {}
-    for cls in error_classes():
+    for cls in error_classes(PACKAGES):
         assert "code" in vars(cls), f"{cls.__qualname__} has no code of its own"
         assert CODE.fullmatch(cls.code), cls
         first = codes.setdefault(cls.code, cls.__qualname__)
@@ -299,7 +281,7 @@ def test_every_error_class_has_a_code_of_its_own() -> None:
 
 def test_every_code_that_is_mentioned_is_an_errors() -> None:
     """In code, documents and tests: what a log line or a page names has a page of its own."""
-    known = {cls.code for cls in error_classes()}
+    known = {cls.code for cls in error_classes(PACKAGES)}
     strange = {
         f"{named(path)}: {code}"
         for path, text in _texts()
@@ -311,12 +293,12 @@ def test_every_code_that_is_mentioned_is_an_errors() -> None:
 
 
 def test_every_error_has_a_remedy() -> None:
-    assert not [cls.__qualname__ for cls in error_classes() if len(cls.remedy) < 20]
+    assert not [cls.__qualname__ for cls in error_classes(PACKAGES) if len(cls.remedy) < 20]
 
 
 def test_remedies_format_with_what_is_raised() -> None:
     """Every field of a remedy is given where the error is made, or by its own constructor."""
-    wanted = {cls.__name__: (cls, _fields(cls.remedy)) for cls in error_classes()}
+    wanted = {cls.__name__: (cls, _fields(cls.remedy)) for cls in error_classes(PACKAGES)}
     missing = []
     for path, node in ((path, node) for path in sources() for node in nodes(path)):
         match node:

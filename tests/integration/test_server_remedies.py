@@ -10,7 +10,7 @@ from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database, queries
 from tests.integration.test_least_privilege import documented
 
-from waltap.errors import SourceError, WaltapError
+from waltap.errors import WaltapError
 from waltap_postgres.connection_errors import PasswordOutdated
 from waltap_postgres.errors import (
     AuthenticationRefused,
@@ -213,19 +213,11 @@ def test_a_threshold_for_old_snapshots_is_taken_back(private_server):
     assert private_server.execute("SHOW old_snapshot_threshold") == [("-1",)]
 
 
-def _families() -> Iterator[type[WaltapError]]:
-    waiting: list[type[WaltapError]] = [SourceError, WaltapError]
-    while waiting:
-        family = waiting.pop()
-        waiting += family.__subclasses__()
-        yield family
-
-
 def test_every_query_that_a_remedy_prints_is_one(pipeline, database):
     """On PostgreSQL 18 and on 15. Those with names of a situation are executed in it, elsewhere."""
     found = {
         query
-        for error in _families()
+        for error in WaltapError.family()
         if isinstance(error.remedy, str)
         for query in queries(error.remedy)
         if re.search(r" FROM |\(", query)  # else the word is of a sentence

@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tests.test_tidy import error_classes
+from tests.test_tidy import PACKAGES
 
+from waltap.cli.reference.pages import error_classes
 from waltap.errors import RetryVerdict, SinkError, SourceError, WaltapError, error_texts
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong, SinkReturned
 from waltap.services.slot_monitor import SlotGivenUp
@@ -70,8 +71,8 @@ def test_an_error_of_a_plugin_is_told_without_the_fields_of_its_remedy(remedy):
 
 
 def test_every_row_of_a_table_is_an_error():
-    known = {(each.__module__.partition(".")[0], each.code) for each in error_classes()}
-    packages = {each.__module__.partition(".")[0] for each in error_classes()}
+    known = {(each.__module__.partition(".")[0], each.code) for each in error_classes(PACKAGES)}
+    packages = {each.__module__.partition(".")[0] for each in error_classes(PACKAGES)}
     listed = set()
     for package in packages:
         try:

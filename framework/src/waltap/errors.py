@@ -31,6 +31,7 @@ import enum
 import errno
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from typing import ClassVar, NamedTuple, Self
 
@@ -167,6 +168,13 @@ class WaltapError(Exception):
             "remedy": _ErrorText(*row, "remedy"),
         }
         return type(name, (cls,), about | {k: v for k, v in given.items() if v is not None})
+
+    @classmethod
+    def family(cls) -> Iterator[type["WaltapError"]]:
+        """Yield this class and the imported ones below it."""
+        yield cls
+        for child in cls.__subclasses__():
+            yield from child.family()
 
     def advice(self) -> str:
         """Return the remedy with its fields filled in.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.test_tidy import ROOT, modules, named, nodes, sources
+from tests.test_tidy import PACKAGES, ROOT, modules, named, nodes, sources
 from typer.main import get_command
 
 from waltap.base.property import declarations
@@ -108,7 +108,7 @@ def test_every_command_that_is_named_exists():
     assert seen > 30
 
 
-CLASSES = error_classes(HOST)
+CLASSES = error_classes(PACKAGES)
 
 
 def fields_of(remedy: str) -> list[str]:

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
+from tests.test_tidy import PACKAGES
 from tests.unit.cli.test_named_remedies import fields_of
 
 from waltap.base.property import declarations
@@ -34,7 +35,7 @@ def test_every_page_is_current():
     assert not old, "run `make docs`"
 
 
-CLASSES = error_classes(HOST)
+CLASSES = error_classes(PACKAGES)
 
 
 def test_every_error_has_a_text_and_a_remedy_that_can_be_filled_in():

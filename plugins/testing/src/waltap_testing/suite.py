@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,12 +40,6 @@ def _assert_well_formed(spec: Spec) -> None:
         assert declaration.summary, f"{spec.name}: property {declaration.name} has no summary"
 
 
-def _errors(kind: type[WaltapError] = WaltapError) -> Iterator[type[WaltapError]]:
-    yield kind
-    for error in kind.__subclasses__():
-        yield from _errors(error)
-
-
 def _root(module: str) -> str:
     return module.partition(".")[0]
 
@@ -58,7 +52,7 @@ def assert_own_codes(package: str) -> None:
         if root.partition("_")[0] == "waltap"
         for code in _rows(root)
     }
-    errors = sorted(_errors(), key=lambda error: _root(error.__module__) == package)
+    errors = sorted(WaltapError.family(), key=lambda error: _root(error.__module__) == package)
     for error in dict.fromkeys(errors):
         if "code" not in vars(error):
             continue

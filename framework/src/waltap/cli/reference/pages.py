@@ -6,7 +6,7 @@ import pkgutil
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.resources import files
 from typing import Any, Final, get_args
@@ -192,14 +192,8 @@ RETRIES = {
 }
 
 
-def error_classes(host: Host) -> list[type[WaltapError]]:
-    """Return the error classes of the framework and installed plugins.
-
-    They are sorted by code.
-    """
-    # A plugin may be installed, and yet be kept out by WALTAP_PLUGINS.
-    loaded = [plugin for plugin in host.plugins() if plugin.health is not PluginHealth.NOT_LOADED]
-    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
+def error_classes(packages: Collection[str]) -> list[type[WaltapError]]:
+    """Return the error classes of ``packages``, sorted by code."""
     # Classes are known once their modules are imported, so all modules are imported.
     for package in sorted(packages):
         for module in _modules(package):
@@ -209,7 +203,7 @@ def error_classes(host: Host) -> list[type[WaltapError]]:
                 # The module needs an optional library that is not installed.
                 continue
     # Tests and other programs may define subclasses, too; they do not belong on the page.
-    found = {c for c in _subclasses(WaltapError) if c.__module__.partition(".")[0] in packages}
+    found = {c for c in WaltapError.family() if c.__module__.partition(".")[0] in packages}
     return sorted(found, key=lambda c: (c.code, c.__name__))
 
 
@@ -223,8 +217,11 @@ def errors_page(host: Host) -> str:
         "configuration or plugin, 3 retriable and retries spent.",
         "",
     ]
+    # A plugin may be installed, and yet be kept out by WALTAP_PLUGINS.
+    loaded = [plugin for plugin in host.plugins() if plugin.health is not PluginHealth.NOT_LOADED]
+    packages = {"waltap", *(plugin.module.partition(".")[0] for plugin in loaded)}
     family = ""
-    for error in error_classes(host):
+    for error in error_classes(packages):
         if error.code[3] != family:
             family = error.code[3]
             lines += [f"## {FAMILIES.get(family, family)}", ""]
@@ -246,12 +243,6 @@ def _modules(package: str) -> Iterator[str]:
         # An import of ``__main__`` would run a command, and pytest may be missing.
         if not module.name.endswith(("__main__", "pytest_plugin")):
             yield module.name
-
-
-def _subclasses(error: type[WaltapError]) -> Iterator[type[WaltapError]]:
-    yield error
-    for child in error.__subclasses__():
-        yield from _subclasses(child)
 
 
 # Most words of a first sentence of a spec that only repeats the noun of its hook.
