@@ -2,10 +2,14 @@
 
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
+from deltalake import DeltaTable
+from deltalake.table import TableAlterer
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, copy_of, in_parts, relation, replay
 from tests.harness.door import s3_door
@@ -122,6 +126,44 @@ def test_the_second_instance_shuts_out_the_first(lake):
     assert "Leave one instance" in str(found.value)
     other.writer.close()
     assert ids(lake) == [1, 2]
+
+
+def test_two_pipelines_share_a_lake(lake):
+    source, other = Model(), Lake(lake.kind, lake.folder)
+    cats = relation("public.cats", [("id", "int4")])
+    named = replace(context(lake.folder / "other", has_offset=True), pipeline="other")
+    other.writer = SPECS[lake.kind].factory(lake.writer._properties, named)
+    lake.open()
+    other.writer.open()
+    for number in range(3):
+        lake.take(people(source, number))
+        other.take(source.inserted(cats, [str(number)]))
+    other.writer.close()
+    assert ids(lake) == [row["id"] for row in lake.rows("cats")] == [0, 1, 2]
+
+
+def test_a_commit_whose_answer_was_lost_is_known_again(tmp_path, monkeypatch):
+    """The client of the store sends it again, and finds it there."""
+    lake, source, append = Lake("delta", tmp_path), Model(), deltalake.write_deltalake
+    set_properties = TableAlterer.set_table_properties
+
+    def append_twice(table, *given, **named):
+        append(DeltaTable(table.table_uri, version=table.version()), *given, **named)
+        append(table, *given, **named)
+
+    def set_twice(alter, *given, **named):
+        table = DeltaTable(alter.table.table_uri, version=alter.table.version())
+        set_properties(table.alter, *given, **named)
+        set_properties(alter, *given, **named)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", append_twice)
+    monkeypatch.setattr(TableAlterer, "set_table_properties", set_twice)
+    lake.open()
+    for number in range(3):
+        part = people(source, number)
+        assert lake.take(part) == Position(part.end_lsn)
+    lake.writer.close()
+    assert ids(lake) == [0, 1, 2]
 
 
 def test_a_wider_type_is_taken_or_reported_and_another_is_reported(lake):

@@ -39,8 +39,9 @@ REFUSALS: Final = (
     "signaturedoesnotmatch",
     "unauthorized",
 )
-# Key of the pipeline's name in the metadata of a commit.
+# Keys in the metadata of a commit: the pipeline's name, and the instance's number.
 PIPELINE: Final = "waltap.pipeline"
+INSTANCE: Final = "waltap.generation"
 
 # Words of delta-rs about columns that do not fit.
 SCHEMA: Final = ("cast", "schema", "invalid data type", "cannot merge")
@@ -59,6 +60,9 @@ class DeltaLake(LakeConnection):
         } or None
         self._positions_name = properties.position_table
         self._positions: DeltaTable | None = None
+        # The offset as the table of positions has it.
+        self._known: str | None = None
+        self.generation = 0
 
     def check(self) -> None:
         from_library()
@@ -84,19 +88,31 @@ class DeltaLake(LakeConnection):
                 # Only the newest offset counts, and each flush adds a commit.
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
-            text = self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
+        text = self._known = self._stored()
         return None if text is None else LakeOffset.decode(text)
 
-    def keep(self, offset: LakeOffset) -> None:
+    def _stored(self) -> str | None:
         assert self._positions is not None, "open comes first"
-        with self.failing(self._name()):
-            self._positions.alter.set_table_properties(
-                {f"waltap.{self.pipeline}": offset.encode()},
-                raise_if_not_exists=False,
-                # delta-rs refuses the commit if another instance has committed this application
-                # transaction since the last read, see LakeFenced.
-                commit_properties=self.commit([(f"waltap/{self.pipeline}", offset.generation)]),
-            )
+        return self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
+
+    def keep(self, offset: LakeOffset) -> None:
+        text, self.generation = offset.encode(), offset.generation
+        while self._known != text:
+            assert self._positions is not None, "open comes first"
+            try:
+                with self.failing(self._name()):
+                    self._positions.alter.set_table_properties(
+                        {f"waltap.{self.pipeline}": text},
+                        raise_if_not_exists=False,
+                        commit_properties=self.commit([]),
+                    )
+                self._known = text
+            except LakeFenced:
+                # Another pipeline has stored its offset here, or the answer to this commit was lost.
+                self._positions = self.loaded(self._name())
+                if self._positions is None or self._stored() not in (self._known, text):
+                    raise
+                self._known = self._stored()
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         from deltalake import DeltaTable
@@ -140,7 +156,7 @@ class DeltaLake(LakeConnection):
 
         return CommitProperties(
             app_transactions=[Transaction(name, version) for name, version in versions],
-            custom_metadata={PIPELINE: self.pipeline},
+            custom_metadata={PIPELINE: self.pipeline, INSTANCE: str(self.generation)},
         )
 
     def failure(self, error: Exception, table: LakeTableName | None = None) -> SinkError:
@@ -232,13 +248,25 @@ class _DeltaTable(LakeTable):
             # The update by `lost` also reads commits of another instance of this pipeline.
             if self._committed(epoch) != self._position:
                 raise LakeFenced(f"{self._name} was written to", pipeline=self._lake.pipeline)
-            write_deltalake(
-                self._table,
-                self._fitting(rows),
-                mode="append",
-                schema_mode="merge",
-                commit_properties=commit,
-            )
+            fitting = self._fitting(rows)
+            try:
+                with self._lake.failing(self._name):
+                    write_deltalake(
+                        self._table,
+                        fitting,
+                        mode="append",
+                        schema_mode="merge",
+                        commit_properties=commit,
+                    )
+            except LakeFenced as error:
+                self._table = self._lake.loaded(self._name) or self._table
+                has, (newest,) = self._committed(epoch), self._table.history(1)
+                if has == self._position:
+                    # Another program has changed the table's metadata.
+                    raise LakeUnavailable(error.problem, location=self._lake.location) from error
+                # A store sends a commit again whose answer was lost, and then meets it.
+                if has != position or newest.get(INSTANCE) != str(self._lake.generation):
+                    raise
             self._newest = self._commit_of(self._table.version(), self._table.history(1))
         self._position = position
 

@@ -50,7 +50,7 @@ class LakeOffset(msgspec.Struct, frozen=True):
 
     # Grows with each new history. Positions of tables from another epoch have no meaning.
     epoch: int = 0
-    # Grows with each `LakeSink.open`. Only the instance that opened last may commit.
+    # The time of `LakeSink.open` in ns. It grows; only the instance that opened last may commit.
     generation: int = 0
     # The position that every table has. None before the first commit and during a snapshot.
     position: Position | None = None

@@ -4,6 +4,7 @@ Each commit of a table has the position behind its rows.
 """
 
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -162,7 +163,8 @@ class LakeSink(Sink):
         self._fail_stop.reset()
         self._write_stop.reset()
         offset = self._lake.open() or LakeOffset()
-        offset = msgspec.structs.replace(offset, generation=offset.generation + 1)
+        generation = max(offset.generation + 1, time.time_ns())
+        offset = msgspec.structs.replace(offset, generation=generation)
         # Without a stored offset the tables have rows of another history.
         if not self._context.has_offset:
             offset = msgspec.structs.replace(
