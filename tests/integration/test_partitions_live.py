@@ -15,11 +15,17 @@ pytestmark = pytest.mark.pipeline(
 @pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
 def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode):
     database, destination = pipeline.database, pipeline.destination
-    settings = {"publish.via.partition.root": root, "publication.autocreate.mode": mode}
+    settings = {
+        "publish.via.partition.root": root,
+        "publication.autocreate.mode": mode,
+        "waltap.new.tables": "snapshot" if root else "warn",
+    }
     with pipeline.running(**settings) as run:
         database.execute("INSERT INTO m2 VALUES (101)")
         database.execute("ALTER TABLE m ATTACH PARTITION m2 FOR VALUES FROM (100) TO (200)")
         database.execute("INSERT INTO m VALUES (2), (102)")
+        database.execute("CREATE TABLE m3 PARTITION OF m FOR VALUES FROM (200) TO (300)")
+        database.execute("INSERT INTO m VALUES (202)")
         database.execute("ALTER TABLE m DETACH PARTITION m1")
         database.execute("INSERT INTO m1 VALUES (3); INSERT INTO m VALUES (103)")
         run.until(
@@ -36,6 +42,7 @@ def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode
         ("public.m2", 101),
         (whole or "public.m1", 2),
         (whole or "public.m2", 102),
+        (whole or "public.m3", 202),
         ("public.m1", 3),
         (whole or "public.m2", 103),
     ]

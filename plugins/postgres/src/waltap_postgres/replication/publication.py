@@ -293,7 +293,9 @@ def _plan_filtered(
         # Create it even without tables, so that it is older than the slot when it gets some.
         only = _options(properties, INSERTS_OPERATIONS, version_num)
         _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only)
-    _cover(plan, catalogue, name, wanted, parts, options)
+    # Debezium names the roots, too: the server streams rows of later partitions at once.
+    roots = set() if via_root else _whole_trees(catalogue, captured)
+    _cover(plan, catalogue, name, wanted, parts, options, roots)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
@@ -318,14 +320,17 @@ def _cover(
     tables: list[CatalogTable],
     parts: set[tuple[str, str]],
     options: str,
+    roots: Iterable[tuple[str, str]] = (),
 ) -> None:
     """Create the publication, or add and drop tables in it.
 
-    It also names the captured partitions ``parts``, so that one that is detached streams on.
+    It also names the captured partitions ``parts``, so that one that is detached streams on, and
+    ``roots``.
     """
     existing = published(catalogue, name)
     wanted = {t.relation.table_id: None for t in tables}
     below = sorted(parts.intersection(partitions(catalogue, wanted))) if parts else []
+    below += sorted(roots)
     if existing is None:
         what = f" FOR TABLE {_listed([*wanted, *below])}" if wanted else ""
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
@@ -347,6 +352,18 @@ def _cover(
             if pairs:
                 alter = f"ALTER PUBLICATION {sql_name(name)} {verb} TABLE {_listed(pairs)}"
                 plan.statements.append(alter)
+
+
+def _whole_trees(
+    catalogue: PostgresCatalogue, captured: list[CatalogTable]
+) -> set[tuple[str, str]]:
+    """Return partitioned tables with a key whose partitions are all captured."""
+    names = {t.relation.table_id for t in captured}
+    # Their later partitions have the key, too, and so allow UPDATE and DELETE.
+    keyed = [t for t in captured if t.partitioned and t.primary_key and t.immediate_key]
+    roots = {t.relation.table_id for t in keyed}
+    roots -= foreign_tables(catalogue, sorted(roots)).keys()
+    return {root for root in roots if names.issuperset(partitions(catalogue, [root]))}
 
 
 def partitions(
