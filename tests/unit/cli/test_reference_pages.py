@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -63,6 +65,19 @@ def test_the_schema_describes_a_profile():
     modes = source["publication"]["properties"]["autocreate"]["properties"]["mode"]
     assert "filtered" in modes["anyOf"][0]["enum"]
     assert "postgres" in source["type"]["examples"]
+
+
+def test_the_schema_and_parts_need_no_http_client():
+    """It comes with extras; the profile that needs it is told which (WT-1112)."""
+    program = (
+        "import sys; sys.modules['httpx'] = sys.modules['httpcore'] = None\n"
+        "from waltap.cli.reference.properties import profile_schema\n"
+        "from waltap.plugins.host import Host\n"
+        "host = Host(only={'sinks'}); profile_schema(host); host.sinks['http'].factory.imported()\n"
+        "host.notification_channels['webhook'].factory.imported()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 def names_in(schema: dict, document: dict, prefix: str = "") -> list[str]:

@@ -10,11 +10,10 @@ import json
 import logging
 import threading
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import field_validator
 
-from waltap.base.network.http import HttpAnswer, WebhookSignature
 from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import needing
 from waltap.base.property import Maybe, Positive, Properties, Whole, declare, declare_family
@@ -22,6 +21,9 @@ from waltap.base.redaction import header_values, host_of, whole_address
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import SystemClock, new_identifier, system_chance
 from waltap.errors import WaltapError
+
+if TYPE_CHECKING:
+    from waltap.base.network.http import HttpAnswer
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class WebhookNotifications:
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
         with needing("the notification channel webhook needs httpx", extra="webhook"):
-            from waltap.base.network.http import HttpClient
+            from waltap.base.network.http import HttpClient, WebhookSignature
         self._properties = properties
         self.host = host_of(properties.url)
         key = properties.key
@@ -210,7 +212,7 @@ class WebhookNotifications:
         with self._change:
             return not self._change.wait_for(lambda: self._cut, seconds)
 
-    def _post(self, identifier: str, body: bytes) -> HttpAnswer:
+    def _post(self, identifier: str, body: bytes) -> "HttpAnswer":
         now = self._clock.time_ns() // 1_000_000_000
         headers = {"webhook-id": identifier, "webhook-timestamp": str(now)}
         if self._signature is not None:

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 from uuid import uuid4
 
-from waltap.base.network.http import WebhookSignature
 from waltap.base.network.retry import RetryBackoff, waiting
 from waltap.base.network.tls import tls_context
 from waltap.base.plugin_errors import needing
@@ -28,7 +27,7 @@ from waltap_sinks.http.properties import HttpProperties
 from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 
 if TYPE_CHECKING:
-    from waltap.base.network.http import HttpClient
+    from waltap.base.network.http import HttpClient, WebhookSignature
 
 
 HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
@@ -126,8 +125,7 @@ class HttpSink(Sink):
             encode=properties.encode,
             tombstones=properties.tombstones,
         )
-        secret = properties.signing_secret
-        self._signature = None if secret is None else WebhookSignature(secret)
+        self._signature: WebhookSignature | None = None
         self._client: HttpClient | None = None
         self._credentials: ClientCredentials | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -309,8 +307,10 @@ class HttpSink(Sink):
         with needing("the sink http needs httpx", extra="http"):
             import httpx
 
-            from waltap.base.network.http import HttpClient
+            from waltap.base.network.http import HttpClient, WebhookSignature
         given = self._properties
+        if given.signing_secret is not None:
+            self._signature = WebhookSignature(given.signing_secret)
         headers = {name.removeprefix("header."): value for name, value in given.headers.items()}
         if given.token is not None:
             headers["Authorization"] = f"Bearer {given.token}"
