@@ -544,6 +544,12 @@ def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host):
     ]
 
 
+def test_true_is_no_number_and_no_text_of_one(host):
+    for given in ({"database.port": True}, {"database.port": "true"}):
+        (problem,) = problems(toml(given), host)
+        assert problem.startswith("database.port: input should be a valid integer, unable to parse")
+
+
 # --- explaining ------------------------------------------------------------------------------------
 
 

@@ -540,6 +540,8 @@ def _fitting(value: object, declaration: PropertyDeclaration) -> object:
     annotation: Any = declaration.info.annotation
     if annotation is str or str in get_args(annotation):
         return as_text(value) if isinstance(value, bool | int | float) else value
+    if isinstance(value, bool) and bool not in {annotation, *get_args(annotation)}:
+        return as_text(value)  # true is no number
     if isinstance(value, str) and annotation is not Path:
         return value.strip()
     return value
