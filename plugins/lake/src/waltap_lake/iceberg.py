@@ -4,6 +4,7 @@ The position is a property of the table. The commit of rows sets it.
 """
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -75,16 +76,22 @@ class IcebergLake(LakeConnection):
         return None if text is None else LakeOffset.decode(text)
 
     def keep(self, offset: LakeOffset) -> None:
-        # pyiceberg would overwrite the offset of another instance, so read it before.
+        from pyiceberg.exceptions import CommitFailedException
+
         assert self._positions is not None, "open comes first"
-        name, before = f"waltap.{self.pipeline}", self._positions
-        known = before.properties.get(name)
+        name, text, table = f"waltap.{self.pipeline}", offset.encode(), self._positions
+        known = table.properties.get(name)
         with self.failing(self._name):
-            before.refresh()
-            if before.properties.get(name) != known:
-                raise LakeFenced(f"{self._name} has another offset", pipeline=self.pipeline)
-            with before.transaction() as transaction:
-                transaction.set_properties({name: offset.encode()})
+            while True:
+                # pyiceberg would overwrite the offset of another instance, so read it before.
+                table.refresh()
+                if table.properties.get(name) not in (known, text):
+                    raise LakeFenced(f"{self._name} has another offset", pipeline=self.pipeline)
+                # Another pipeline may store its offset at the same time.
+                with suppress(CommitFailedException):
+                    with table.transaction() as transaction:
+                        transaction.set_properties({name: text})
+                    return
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         return _IcebergTable(self, name, self.made(name, schema))
