@@ -1,14 +1,12 @@
 """Records of every type's values, as waltap's formats get them: schemas with Connect values."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import psycopg
 from tests.harness.typed_values import LITERALS, printed_once
 
-from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, OldTuple
 from waltap.changes.decode.relation import Column, Relation
@@ -21,7 +19,7 @@ from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap_formats.avro.converter import AvroConverter
 from waltap_formats.properties import AvroProperties
-from waltap_testing.installed import identity_as_sent, mapper
+from waltap_testing.installed import format_context
 from waltap_testing.workload import ITEMS
 
 NOW = 1_767_225_601_123_456_789
@@ -30,15 +28,7 @@ _JSON = JsonConverter(JsonConverterProperties(), ConverterContext(record_part="v
 
 def context(**capture: object) -> FormatContext:
     """Return what a format may know, with these capture properties."""
-    properties = CaptureProperties.model_validate({"topic.prefix": "server", **capture})
-    return FormatContext(
-        describe=lambda relation: relation,
-        identity=identity_as_sent(),
-        capture=CaptureRules(properties),
-        database="shop",
-        run_id="00000000-0000-4000-8000-000000000000",
-        mapper=mapper,
-    )
+    return format_context(CaptureProperties.model_validate({"topic.prefix": "server", **capture}))
 
 
 def records_of(
@@ -46,7 +36,7 @@ def records_of(
 ) -> list[ConnectRecord]:
     """Return a create of each row, and the delete of the first."""
     plain = RecordConverters(key=_JSON, value=_JSON, header=_JSON)
-    made = ConvertedFormat(plain, replace(context(**capture)))
+    made = ConvertedFormat(plain, context(**capture))
     changes: list[Any] = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
     changes.append(Delete(relation, 90, rows[0], OldTuple.FULL))
     part = TransactionPart(

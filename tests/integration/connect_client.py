@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
+from tests.harness.profile_query import patiently
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark import open_tables
@@ -13,16 +14,7 @@ from waltap_spark.state.output import SparkOutput
 
 
 def run_to_its_end(query: Any) -> None:
-    """Spark gives a Python worker ten seconds to start, also on a busy machine; a query that ended so goes
-    on from its checkpoint."""
-    while True:
-        try:
-            query.start().awaitTermination()
-        except Exception as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-        else:
-            return
+    patiently(lambda: query.start().awaitTermination())
 
 
 address, changelog, location, profile = sys.argv[1:]

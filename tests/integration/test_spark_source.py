@@ -292,7 +292,7 @@ def test_a_table_that_is_not_there_is_named(log):
 # --- Spark Connect --------------------------------------------------------------------------------
 
 CLIENTS = relation("public.people", [("id", "int4"), ("name", "text")])
-CONNECT_CLIENT = Path(__file__).with_name("connect_client.py")
+CONNECT_CLIENT = "-m", "tests.integration.connect_client"
 
 
 def test_a_client_applies_and_reads(spark_connect, tmp_path, database):
@@ -309,7 +309,7 @@ def test_a_client_applies_and_reads(spark_connect, tmp_path, database):
     log.flush()
     log.close()
     places = tmp_path / "log", tmp_path / "out", shop.file
-    done = run_program(sys.executable, CONNECT_CLIENT, spark_connect, *places, wait=400)
+    done = run_program(sys.executable, *CONNECT_CLIENT, spark_connect, *places, wait=400)
     said = done.stdout.splitlines()
     assert said == [
         "applied 3",

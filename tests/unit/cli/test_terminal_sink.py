@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.json_events import table
 
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
-from waltap.changes.decode.relation import Column, DataType, Relation
+from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
@@ -19,22 +20,8 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRo
 from waltap.ports.sink.sink import OutputClosed, SinkContext
 from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
 
-INT, TEXT = 23, 25
-ORDERS = Relation(
-    oid=1,
-    schema="public",
-    table="orders",
-    columns=(
-        Column(
-            name="note",
-            type_oid=TEXT,
-            data_type=DataType(oid=TEXT, schema="pg_catalog", name="text"),
-        ),
-        Column(name="id", type_oid=INT),
-        Column(name="total", type_oid=1700),
-    ),
-    primary_key=("id",),
-)
+TEXT = 25
+ORDERS = table("orders", "note text", "id int4", "total numeric")
 Part = TransactionPart | SnapshotRows | Heartbeat
 
 

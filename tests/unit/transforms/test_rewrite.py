@@ -1,7 +1,7 @@
 """The small interface for transforms of columns."""
 
 import pytest
-from tests.harness.json_events import part
+from tests.harness.json_events import part, table
 
 import waltap_testing
 from waltap.changes.decode import (
@@ -20,13 +20,7 @@ from waltap.ports.source import Position
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms import Batch, SnapshotRows, rewrite_columns
 
-TABLE = Relation(
-    oid=1,
-    schema="public",
-    table="t",
-    primary_key=("id",),
-    columns=(Column(name="id", type_oid=23), Column(name="v", type_oid=25)),
-)
+TABLE = table("t", "id int4", "v text")
 OTHER = Relation(oid=2, schema="public", table="u", columns=TABLE.columns)
 
 
