@@ -18,7 +18,7 @@ __all__ = ["new"]
 
 
 class TooLong(SinkError):
-    code = "WT-5999"
+    code = "WT-5997"
     remedy = "Widen {column}."
 
 
@@ -79,7 +79,7 @@ def test_a_dead_letter_is_kept_and_all_others_come_in_order(new, store):
     dead_letters = store.all()
     assert [each.location.index for each in dead_letters] == [1, 3, 3]
     assert {(each.code, each.reason, each.table, each.op) for each in dead_letters} == {
-        ("WT-5999", "too long", "public.items", "c")
+        ("WT-5997", "too long", "public.items", "c")
     }
     assert dead_letters[0].remedy == "Widen name."
     status = engine.status()
@@ -182,6 +182,6 @@ def test_notifications_come_at_most_every_ten_seconds(new):
     pipeline.clock.at(60.0, engine.stop)
     engine.run()
     assert 3 <= len(reported) <= 4
-    assert reported[0]["code"] == "WT-5999"
+    assert reported[0]["code"] == "WT-5997"
     assert sum(int(each["count"]) for each in reported) <= 30
     assert engine.status().dead_letters == 30
