@@ -64,9 +64,8 @@ class RedisServer(StreamServer["Redis"]):
         address = urlsplit(f"//{given.address}")
         timeout = given.timeout_ms / 1000
         if given.ssl_ca is not None:
-            tls_context(
-                ("ssl.ca", given.ssl_ca)
-            )  # redis calls a file that it cannot read a lost link
+            # redis calls a file that it cannot read a lost link.
+            tls_context(("ssl.ca", given.ssl_ca))
         return Redis(
             host=address.hostname or "",
             port=address.port or 6379,

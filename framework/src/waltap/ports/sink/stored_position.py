@@ -48,11 +48,9 @@ def delivered_changes(
         return 0
     if commit_lsn < stored_position.end_lsn:
         return len(numbers)
-    return (
-        bisect_left(numbers, stored_position.index)
-        if commit_lsn == stored_position.commit_lsn
-        else 0
-    )
+    if commit_lsn == stored_position.commit_lsn:
+        return bisect_left(numbers, stored_position.index)
+    return 0
 
 
 def begins_snapshot(batch: Batch) -> bool:

@@ -233,9 +233,8 @@ class _ProtobufSchemaBuilder:
         """Return a name as Confluent's converter scrubs it."""
         if not self._scrub or not name or (_NAME.fullmatch(name) and name[0] != "_"):
             return name
-        escaped = (
-            quote(name, safe="*-._").replace("~", "%7E").replace("%20", "+")
-        )  # as Java's URLEncoder
+        # As Java's URLEncoder.
+        escaped = quote(name, safe="*-._").replace("~", "%7E").replace("%20", "+")
         if escaped[0].isdigit() or escaped[0] == "_":
             escaped = f"x{escaped}"
         return re.sub(r"[^A-Za-z0-9_]", "_", escaped)

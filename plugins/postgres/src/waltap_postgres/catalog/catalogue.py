@@ -57,11 +57,9 @@ class UniqueIndex(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self, rule: KeyRule) -> tuple[int, ...]:
         """Return the key's column numbers if this index is the key."""
-        return (
-            self.columns
-            if rule == "debezium" and not self.primary
-            else self.columns[: self.key_columns]
-        )
+        if rule == "debezium" and not self.primary:
+            return self.columns
+        return self.columns[: self.key_columns]
 
 
 def key_index(

@@ -324,8 +324,7 @@ def _cover(
 ) -> None:
     """Create the publication, or add and drop tables in it.
 
-    It also names the captured partitions ``parts``, so that one that is detached streams on, and
-    ``roots``.
+    It also names ``roots``, and captured partitions ``parts``, which stream on if detached.
     """
     existing = published(catalogue, name)
     wanted = {t.relation.table_id: None for t in tables}

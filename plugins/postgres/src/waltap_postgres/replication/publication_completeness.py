@@ -291,9 +291,8 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         now, old = _entries(self.how), _entries(before.how)
         if now != old:
             recreated = {each.oid for each in now}.isdisjoint(each.oid for each in old)
-            if (
-                recreated
-            ):  # the stream ends with an error at a change from before the new publication
+            if recreated:
+                # The stream ends with an error at a change from before the new publication.
                 return not (refuses_missing and all(each.same_transaction == "t" for each in now))
             explained = [each.other_properties for each in now] != [
                 each.other_properties for each in old

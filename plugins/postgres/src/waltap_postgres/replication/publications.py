@@ -369,11 +369,9 @@ class PublicationSet:
 
     def cover(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the published of these tables, all without a publication."""
-        return (
-            set(table_ids) & published_by_any(self._catalogue, self.names)
-            if self.names
-            else set(table_ids)
-        )
+        if self.names:
+            return set(table_ids) & published_by_any(self._catalogue, self.names)
+        return set(table_ids)
 
     def left_out(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the tables of ``table_ids`` that no publication has."""

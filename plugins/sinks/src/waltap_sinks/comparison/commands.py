@@ -296,9 +296,8 @@ def captured_for(profile: Profile, sink: str) -> CaptureScope:
         {u.spec.name for u in (*profile.transforms, *own) if not u.spec.preserves_changes}
     )
     properties = profile.connector.properties
-    if (
-        getattr(properties, "publication_autocreate_mode", "") == "disabled"
-    ):  # another program manages it
+    if getattr(properties, "publication_autocreate_mode", "") == "disabled":
+        # Another program manages it.
         leaves_out.append("the publication")
     return CaptureScope(
         captures=lambda schema, table: (

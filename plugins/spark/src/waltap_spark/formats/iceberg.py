@@ -207,9 +207,8 @@ class IcebergFormat(MergingFormat):
             + (f" PARTITIONED BY ({divided})" if divided else "")
             + f" TBLPROPERTIES ({listed})"
         )
-        if (
-            layout.cluster
-        ):  # each task sorts what it writes; an order over all of them costs a job more
+        if layout.cluster:
+            # Each task sorts what it writes; an order over all of them costs a job more.
             order = ", ".join(map(quoted, layout.cluster))
             how = "DISTRIBUTED BY PARTITION LOCALLY" if divided else "LOCALLY"
             spark.sql(f"ALTER TABLE {at} WRITE {how} ORDERED BY {order}")

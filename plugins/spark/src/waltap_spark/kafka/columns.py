@@ -246,11 +246,9 @@ def declared_field(name: str, kind: str) -> TopicField:
 
     Values are read as text, decimals as variants, which keep the digits of a number.
     """
-    return (
-        TopicField(name, "bytes", DECIMAL)
-        if kind.startswith("decimal(")
-        else TopicField(name, "string")
-    )
+    if kind.startswith("decimal("):
+        return TopicField(name, "bytes", DECIMAL)
+    return TopicField(name, "string")
 
 
 def declared_column(kind: str, column: str) -> str:

@@ -191,11 +191,9 @@ def _bound(given: Mapping[str, str], prefix: str, default: str) -> LogBoundary:
         what = "earliest, latest, an LSN (0/16B3748) or a position of `waltap changelog list`"
         name = f"{prefix}Position"
         raise SourceOption(f"{name} is {text}, not {what}", option=name) from cause
-    return (
-        LogBoundary(log_position=found)
-        if isinstance(found, LogPosition)
-        else LogBoundary(lsn=found)
-    )
+    if isinstance(found, LogPosition):
+        return LogBoundary(log_position=found)
+    return LogBoundary(lsn=found)
 
 
 def _moment(text: str, option: str) -> int:
