@@ -385,6 +385,16 @@ def test_one_writer_at_a_time(log, tmp_path):
     log.open().close()
 
 
+def test_a_part_of_a_key_that_nothing_maps_is_text(log):
+    names = [("id", "int4"), ("at", "pg_lsn"), ("left", "pg_lsn")]
+    keyed = relation("public.keyed", names, key=("id", "at"))
+    with log.open():
+        log.insert(keyed, ["1", "0/1", None], ["1", "0/2", None])
+    (entry,) = log.newest.tables
+    assert (entry.key, [each.type for each in entry.columns]) == (("id", "at"), ["int4", "pg_lsn"])
+    assert [(row["id"], row["at"]) for row in log.rows("keyed")] == [(1, "0/1"), (1, "0/2")]
+
+
 @pytest.mark.parametrize("name", ["_op", "_epoch", "_generation"])
 def test_a_column_with_a_name_of_the_log_is_refused_to_the_writer_or_to_readers(log, name):
     log.db.insert(relation("public.odd", [("id", "int4"), (name, "text")]), ["1", "x"])

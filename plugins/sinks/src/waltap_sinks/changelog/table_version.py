@@ -62,6 +62,8 @@ LOG_COLUMNS: Final = (
     "_unchanged",
 )
 
+TEXT_OID: Final = 25
+
 Project = Callable[[Tuple], Tuple]
 
 
@@ -101,30 +103,28 @@ class TableVersion:
         self._seen, self._described, self._context = relation, described, context
         self._plan = plan = EventPlan(relation, described, plans, by_row=True)
         names = self._names = plan.names
-        identifying = tuple(names[index] for index in plan.identifying)
-        column_indexes = tuple(
-            sorted({column.index for column in plan.columns}.union(plan.identifying))
-        )
+        identifying = frozenset(plan.identifying)
+        column_indexes = tuple(sorted(identifying.union(each.index for each in plan.columns)))
         self.relation = msgspec.structs.replace(
             described,
             columns=tuple(
-                _named(described.columns[index], names[index]) for index in column_indexes
+                _stored(described.columns[index], names[index], context.types, index in identifying)
+                for index in column_indexes
             ),
         )
         self._warn = warn
         self._column_indexes = column_indexes
-        self._masks = plan.masks(unmasked=frozenset(plan.identifying))
+        self._masks = plan.masks(unmasked=identifying)
         self._project = _projection(plan, column_indexes, self._masks)
         spare_pandas()  # pyarrow would import pandas in the middle of the first batch, 1 s
         self.codec: RelationCodec = RelationCodec(self.relation, context.types)
-        columns = self.codec.schema.names
-        for name in columns:
+        for name in self.codec.schema.names:
             if name in LOG_COLUMNS:
                 raise ColumnNameTaken(
                     f"{relation.name} has a column {name}, which the change log uses itself",
                     column=rf"{relation.schema}\.{relation.table}\.{name}",
                 )
-        self.key: tuple[str, ...] = tuple(name for name in identifying if name in columns)
+        self.key: tuple[str, ...] = tuple(names[index] for index in plan.identifying)
         self._keyed = bool(self.key)
         logged = [column.name for column in self.relation.columns]
         self._logged_key: Callable[[Tuple], Any] | None = (
@@ -390,8 +390,14 @@ class TableVersions(PerRelation["TableVersion | None"]):
             log.warning(text)
 
 
-def _named(column: Column, name: str) -> Column:
-    """Return ``column`` with the name; mostly it has it already."""
+def _stored(column: Column, name: str, types: TypeMapper, identifies: bool) -> Column:
+    """Return ``column`` with the name; mostly it has it already.
+
+    A part of the key that nothing maps is text: without it several rows would be one.
+    """
+    if identifies and types.column(column) is None:
+        of = {"type_oid": TEXT_OID, "data_type": None, "type_text": type_name(column)}
+        column = msgspec.structs.replace(column, **of)
     return column if column.name == name else msgspec.structs.replace(column, name=name)
 
 
