@@ -65,40 +65,20 @@ def guard(
             result = yield
         except BaseException as inner:  # noqa: BLE001 - the wrapper decides about it
             raised = inner
-        # An old-style wrapper gets an object that holds the result or the error, and may replace it.
-        held = result if implementation.hookwrapper else None
-        before = result if held is None else held.exception or held.get_result()
         try:
-            after = _ended(wrapper, result, raised)
-            if held is None:
-                return accept(after)
-            if held.exception is None:
-                held.force_result(accept(held.get_result()))
+            return accept(_ended(wrapper, result, raised))
         except BaseException as failure:
             # The wrapper passed the error of a wrapped implementation on.
             if failure is raised:
                 raise
             if (error := failed(failure)) is not None:
                 raise error from failure
-        else:
-            return None
         if raised is not None:
             raise raised
-        if held is None:
-            return before
-        if isinstance(before, BaseException):
-            held.force_exception(before)
-        else:
-            held.force_result(before)
-        return None
+        return result
 
     # pluggy has no public interface for this: its monitoring sees whole calls, not implementations
-    implementation.function = wrap if is_wrapper(implementation) else call  # type: ignore[misc]
-
-
-def is_wrapper(implementation: pluggy.HookImpl) -> bool:
-    """Return whether ``implementation`` wraps the others, in either style."""
-    return bool(implementation.wrapper or implementation.hookwrapper)
+    implementation.function = wrap if implementation.wrapper else call  # type: ignore[misc]
 
 
 def _begun(

@@ -40,7 +40,7 @@ from waltap.base.plugin_errors import (
 from waltap.base.text import in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
-from waltap.plugins.guard import Accept, Pending, guard, is_wrapper
+from waltap.plugins.guard import Accept, Pending, guard
 from waltap.ports.specs import (
     KIND_OF,
     KINDS,
@@ -493,7 +493,7 @@ class Host:
 
         kind = next((kind for kind in KINDS if kind.hook == hook), None)
         failed = contributed if kind else observed if hook.startswith("on_") else raised
-        own, several = plugin.distribution == IN_PROCESS, is_wrapper(implementation)
+        own, several = plugin.distribution == IN_PROCESS, implementation.wrapper
 
         def judged(cause: BaseException) -> Exception | None:
             # The program that registered a plugin may end itself; an installed plugin may not.
@@ -565,9 +565,10 @@ class Host:
                 return f"{who} defines {name} {lacks}, so it would never be called"
             # What a ``register_*`` hook yields is its result.
             yields = inspect.isgeneratorfunction(function) and not name.startswith("register_")
-            wraps = marks is not None and (marks["wrapper"] or marks["hookwrapper"])
-            if (yields and not wraps) or inspect.iscoroutinefunction(function):
-                return f"{who}: {name} is async or has a yield, so it would never run"
+            given = marks or {"wrapper": False, "hookwrapper": False}
+            stray = given["hookwrapper"] or (yields and not given["wrapper"])
+            if stray or inspect.iscoroutinefunction(function):
+                return f"{who}: {name} is async, or has a yield without wrapper=True"
         return None
 
     # --- collecting ------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ Subclass `FormatSuite` and define the fixture ``rig``:
             return FormatRig(MY_SPEC, MyProperties(), parse=my_parser)
 """
 
-import copy
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,9 +129,9 @@ class FormatSuite(RigSuite):
 
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
         parts = every_part()
-        before = copy.deepcopy([_without_relations(part) for part in parts])
+        before = repr(parts)
         rig.build().render(parts, NOW)
-        assert [_without_relations(part) for part in parts] == before
+        assert repr(parts) == before
 
     @pytest.mark.parametrize("count", [1, 2, 3, 50])
     def test_rows_that_come_as_columns_give_the_same_bytes(
@@ -532,23 +531,3 @@ def _assert_valid(rig: FormatRig, record: Record) -> None:
             pytest.fail(f"{what} of a record for {record.topic} is not valid: {wrong}: {data!r}")
     assert isinstance(record.topic, str)
     assert record.topic
-
-
-def _without_relations(part: Part) -> object:
-    """Return the fields of a part that compare by value.
-
-    Relations compare by identity, so they are left out.
-    """
-    if isinstance(part, SnapshotRows):
-        return part.rows, part.ts, part.lsn, part.xid, part.first_marker, part.last_marker
-    if isinstance(part, TransactionPart):
-        changes = [
-            [
-                getattr(change, name)
-                for name in change.__struct_fields__
-                if name not in ("relation", "relations")
-            ]
-            for change in part.changes
-        ]
-        return part.xid, part.commit_lsn, part.end_lsn, part.first_index, changes
-    return part.ts
