@@ -8,15 +8,13 @@ how many command lines; each has a seed, which a failure names.
 import io
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import click
 import pytest
-from typer.main import get_command
+from tests.unit.cli.test_json_output import every_command
 
 from waltap.cli import application as module
-from waltap.cli.application import application
 
 COMMANDS = int(os.environ.get("WALTAP_FUZZ_COMMANDS", "300"))
 QUICK = 150
@@ -57,27 +55,11 @@ VALUES = (
 )  # fmt: skip
 
 
-def leaves(group: Any, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Return (words, command) of every command that is no group."""
-    for name in group.list_commands(context):
-        whole = getattr(group, "plugin_command", lambda _name: None)(name)
-        command = whole or group.get_command(context, name)
-        if name in SLOW or command is None:
-            continue
-        if hasattr(command, "commands"):
-            yield from leaves(command, click.Context(command), (*path, name))
-            if getattr(command, "invoke_without_command", False):
-                yield (*path, name), command
-        else:
-            yield (*path, name), command
-
-
-def lines() -> list[tuple[tuple[str, ...], Any]]:
-    group = get_command(application)
-    return list(leaves(group, click.Context(group)))
-
-
-LINES = lines()
+LINES = [
+    (tuple(name.split()), command)
+    for name, command in sorted(every_command().items())
+    if not SLOW.intersection(name.split())
+]
 
 
 def arguments(chance: random.Random, command: Any) -> list[str]:

@@ -1,14 +1,12 @@
 """A plugin gives the password of each connection, as an identity service does whose tokens expire."""
 
-import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.examined import examine
-from tests.harness.pipeline import PipelineRig, Run
+from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 
@@ -265,10 +263,7 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path):
         if pid.exists() and pid.read_text().strip():
             break
     child = int(pid.read_text())
-    deadline = time.monotonic() + 60
-    while alive(child) and time.monotonic() < deadline:
-        os.sched_yield()
-    assert not alive(child)
+    until(lambda: not alive(child), "the end of what it started", 60)
 
 
 def alive(pid: int) -> bool:

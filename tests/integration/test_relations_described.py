@@ -2,14 +2,13 @@
 decoded: the wire is the truth of its moment, the catalogue and the memory add what it lacks.
 """
 
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.json_lines import Lines
-from tests.harness.pipeline import WAIT_S, PipelineRig
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
@@ -258,21 +257,14 @@ def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
         assert rig.required(f"m{n}") == [["id", "v"]], n
 
 
-def sent(database: Database, slot: str) -> bool:
-    """Return whether the server has sent what is in the WAL by now."""
+def await_sent(database: Database, slot: str) -> None:
+    """Wait until the server has sent what is in the WAL by now."""
     ((lsn,),) = database.execute("SELECT pg_switch_wal()::text")
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        found = database.execute(
-            "SELECT r.sent_lsn >= %s::pg_lsn FROM pg_replication_slots s"
-            " JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = %s",
-            lsn,
-            slot,
-        )
-        if found == [(True,)]:
-            return True
-        time.sleep(0.01)
-    return False
+    query = (
+        "SELECT r.sent_lsn >= %s::pg_lsn FROM pg_replication_slots s"
+        " JOIN pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = %s"
+    )
+    until(lambda: database.execute(query, lsn, slot) == [(True,)], "what the server sends")
 
 
 MAKING = (
@@ -308,7 +300,7 @@ def test_relations_of_a_transaction_in_progress_are_described_when_it_has_commit
             connection.execute(statement.encode())
         for statement in CHANGING:
             connection.execute(statement.encode())
-        assert sent(database, rig.slot)
+        await_sent(database, rig.slot)
         connection.execute(end.encode())
         if end == "ROLLBACK":
             database.execute("INSERT INTO t VALUES (3000, 'y')")
@@ -357,7 +349,7 @@ def test_relations_of_a_prepared_transaction_are_described_when_it_is_handed_out
             connection.execute(statement.encode())
         connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
         try:
-            assert sent(database, rig.slot)
+            await_sent(database, rig.slot)
             if policy == "prepare":
                 run.until(lambda: rig.out.read_text().count('"op":"c"') == 1201, "its rows")
         finally:

@@ -8,12 +8,12 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tests.harness.pipeline import until
 
 from waltap.pipeline.delivery.redelivery import redelivery_inbox
 from waltap.pipeline.engine.engine import ControlServer
@@ -180,9 +180,7 @@ def test_a_client_is_served_when_the_process_may_open_files_again(tmp_path, capl
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
         try:
             client.connect(name)
-            until = time.monotonic() + 60
-            while "control socket" not in caplog.text and time.monotonic() < until:
-                time.sleep(0.01)
+            until(lambda: "control socket" in caplog.text, "the warning", 60)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert caplog.text.count("control socket") == 1
