@@ -4,6 +4,7 @@ A commit has its position as three application transactions, one for each number
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,8 +61,6 @@ class DeltaLake(LakeConnection):
         } or None
         self._positions_name = properties.position_table
         self._positions: DeltaTable | None = None
-        # The offset as the table of positions has it.
-        self._known: str | None = None
         self.generation = 0
 
     def check(self) -> None:
@@ -88,7 +87,7 @@ class DeltaLake(LakeConnection):
                 # Only the newest offset counts, and each flush adds a commit.
                 configuration={"delta.logRetentionDuration": "interval 1 days"},
             )
-        text = self._known = self._stored()
+        text = self._stored()
         return None if text is None else LakeOffset.decode(text)
 
     def _stored(self) -> str | None:
@@ -96,23 +95,21 @@ class DeltaLake(LakeConnection):
         return self._positions.metadata().configuration.get(f"waltap.{self.pipeline}")
 
     def keep(self, offset: LakeOffset) -> None:
-        text, self.generation = offset.encode(), offset.generation
-        while self._known != text:
-            assert self._positions is not None, "open comes first"
-            try:
-                with self.failing(self._name()):
-                    self._positions.alter.set_table_properties(
-                        {f"waltap.{self.pipeline}": text},
-                        raise_if_not_exists=False,
-                        commit_properties=self.commit([]),
-                    )
-                self._known = text
-            except LakeFenced:
-                # Another pipeline has stored its offset here, or the answer to this commit was lost.
-                self._positions = self.loaded(self._name())
-                if self._positions is None or self._stored() not in (self._known, text):
-                    raise
-                self._known = self._stored()
+        known, text, self.generation = self._stored(), offset.encode(), offset.generation
+        assert self._positions is not None, "open comes first"
+        while self._stored() != text:
+            with self.failing(self._name()):
+                # The commit would hold the interpreter's lock while the store does not answer.
+                self._positions.update_incremental()
+            if self._stored() not in (known, text):
+                raise LakeFenced(f"{self._name()} has another offset", pipeline=self.pipeline)
+            # Another pipeline may store its offset at the same time, or an answer be lost.
+            with suppress(LakeFenced), self.failing(self._name()):
+                self._positions.alter.set_table_properties(
+                    {f"waltap.{self.pipeline}": text},
+                    raise_if_not_exists=False,
+                    commit_properties=self.commit([]),
+                )
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         from deltalake import DeltaTable
