@@ -138,9 +138,13 @@ class DuckTarget(SqlTarget):
         info = self.run(COLUMNS, name)
         if not info:
             return None
-        unique = [frozenset(names) for (names,) in self.run(KEYS, name)]
-        for _sql, is_unique, written in self.run(INDEXES, name):
-            unique += [frozenset(map(_plain, written))] if is_unique else []
+        listed = [names for (names,) in self.run(KEYS, name)]
+        listed += [
+            map(_plain, names) for _sql, is_unique, names in self.run(INDEXES, name) if is_unique
+        ]
+        # An index of an expression is no key.
+        known = {column.lower() for column, _kind in info}
+        unique = [names for names in map(frozenset, listed) if {*map(str.lower, names)} <= known]
         ((made,),) = self.run(MADE, name) or (("",),)  # a view has none
         columns = {
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
@@ -163,26 +167,31 @@ class DuckTarget(SqlTarget):
         self._make_again(name, before, rf"\1{type_}")
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
-        found = not self._keyed(name).isdisjoint(map(str.lower, columns))
-        if found:
-            self._make_again(name, r", PRIMARY KEY\(.*\)\);$", ");")
-        return found
+        keyed = not self._keyed(name).isdisjoint(map(str.lower, columns))
+        return keyed and self._make_again(name, r", PRIMARY KEY\(.*\)\);$", ");")
 
     def _keyed(self, name: TargetName) -> set[str]:
         """Return the columns in keys, in lower case."""
         return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
 
-    def _make_again(self, name: TargetName, before: str, after: str) -> None:
-        """Make a table by a statement with ``after``: DuckDB alters no key."""
+    def _make_again(self, name: TargetName, before: str, after: str) -> bool:
+        """Make a table by a statement with ``after``: DuckDB alters no key.
+
+        Return false if its statement has no ``before``.
+        """
         table = self.quoted_table(name)
         ((made,),), indexes = self.run(MADE, name), self.run(INDEXES, name)
+        statement, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL)
+        if not found:
+            return False
         self.run(f"CREATE OR REPLACE TEMP TABLE waltap_copy AS FROM {table}")
         self.run(f"DROP TABLE {table}")
-        self.run(re.sub(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL))
+        self.run(statement)
         self.run(f"INSERT INTO {table} FROM waltap_copy")
         self.run("DROP TABLE waltap_copy")
-        for statement, *_columns in indexes:
-            self.run(statement)
+        for index, *_columns in indexes:
+            self.run(index)
+        return True
 
     def bytes_literal(self, value: bytes) -> str:
         return f"from_hex('{value.hex()}')"
