@@ -18,6 +18,7 @@ from waltap_transforms.java.dates import SimpleDateFormat
         ("yyyy-MM-dd HH z", "2026-07-01 12 pst", (2026, 7, 1, 20)),
         ("yyyy-MM-dd HH z", "2026-07-01 12 UTC", (2026, 7, 1, 12)),
         ("yyyy-MM-dd HH z", "2026-07-01 12 GMT-03:30", (2026, 7, 1, 15, 30)),
+        ("yyyy-MM-dd HH z", "2026-07-01 12 UTC+1", (2026, 7, 1, 12)),
         ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00Z", (2026, 7, 1, 12)),
         ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00+02", (2026, 7, 1, 10)),
     ],

@@ -40,9 +40,7 @@ _ZONES = {
     "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
     "HST": -600,
 }  # fmt: skip
-_ZONE = re.compile(
-    rf"(?:GMT|UTC|UT)?([+-])(\d{{1,2}}):?(\d{{2}})?|{'|'.join(_ZONES)}", re.IGNORECASE
-)
+_ZONE = re.compile(rf"(?:GMT)?([+-])(\d{{1,2}}):?(\d{{2}})?|{'|'.join(_ZONES)}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
