@@ -30,10 +30,11 @@ def pipeline(newest_database, tmp_path) -> PipelineRig:
 def test_changes_come_in_every_form(pipeline, options):
     database = pipeline.database
     pipeline.settings |= options
+    database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'")
     pipeline.catch_up()
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(10, 400) g")
     with database.connect() as connection:
-        connection.execute("SET logical_decoding_work_mem = '64kB'")
+        connection.execute("BEGIN; SAVEPOINT s; UPDATE t SET v = v || 'y'; ROLLBACK")
         connection.execute("BEGIN; UPDATE t SET v = 'y' WHERE id = 10; SAVEPOINT s")
         connection.execute("DELETE FROM t; ROLLBACK TO s; DELETE FROM t WHERE id = 11; COMMIT")
         if database.server.version >= 150000:

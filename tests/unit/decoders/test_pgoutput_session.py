@@ -139,6 +139,13 @@ def test_relations_of_a_stream_are_its_own_until_it_commits():
     assert [row.xid for row in rows] == [0, 7, 8, 0, 0]
 
 
+def test_an_abort_below_a_transaction_that_was_not_streamed_is_nothing():
+    decoder = pgoutput(version=180000, pgoutput__streaming="on")
+    assert list(decoder.feed(frames(wire.stream_abort(7, 8)))) == []
+    with pytest.raises(DecodeError, match="the xid of an open stream, found 7"):
+        decoder.feed(frames(wire.stream_abort(7, 7)))
+
+
 def test_a_row_that_is_left_out_is_not_split():
     decoder = pgoutput(captures=lambda _schema, _table: False)
     damaged = wire.insert(OID, ["1", "a"])[:9]

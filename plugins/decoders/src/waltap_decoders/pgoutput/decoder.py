@@ -469,7 +469,8 @@ class PgOutput(Decoder):
         messages.append(StreamStop(payload.lsn))
 
     def _stream_commit(self, payload: PayloadReader, messages: list[Message]) -> None:
-        xid = self._streamed(payload)
+        xid = payload.number(4, "xid")
+        self._require_stream(payload, xid, 1)
         payload.zero("flags")
         commit_lsn = payload.number(8, "commit LSN")
         end_lsn = payload.number(8, "end LSN")
@@ -487,10 +488,15 @@ class PgOutput(Decoder):
             mode = f"{wanted} bytes with streaming={self._streaming}"
             offset = min(wanted, len(payload.data))
             payload.fail(mode, f"{len(payload.data)} bytes", offset)
-        xid = self._streamed(payload)
+        xid = payload.number(4, "xid")
         subxid = payload.number(4, "subtransaction xid")
         abort_lsn = payload.number(8, "abort LSN") if parallel else 0
         abort_ts = payload.time("abort time") if parallel else 0
+        # PostgreSQL 18 discards an aborted transaction that it has not streamed, but reports its
+        # subtransactions (ReorderBufferCheckAndTruncateAbortedTXN in reorderbuffer.c).
+        if subxid != xid and xid not in self._cache.streams:
+            return
+        self._require_stream(payload, xid, 1)
         # An aborted subtransaction leaves the rest of the stream alive, and its relations.
         if subxid == xid:
             del self._cache.streams[xid]
@@ -521,9 +527,7 @@ class PgOutput(Decoder):
     def _stream_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
         payload.zero("flags")
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
-        # Only transactions that were streamed end by Stream Prepare.
-        if prepare.xid not in self._cache.streams:
-            payload.fail("the xid of an open stream", str(prepare.xid), 26)
+        self._require_stream(payload, prepare.xid, 26)
         self._prepares(payload, prepare)
         self._cache.promote(prepare.xid)
         messages.append(prepare)
@@ -593,11 +597,9 @@ class PgOutput(Decoder):
             return self._cache.in_session(announced, begin.xid)
         return announced
 
-    def _streamed(self, payload: PayloadReader) -> int:
-        xid = payload.number(4, "xid")
+    def _require_stream(self, payload: PayloadReader, xid: int, offset: int) -> None:
         if xid not in self._cache.streams:
-            payload.fail("the xid of an open stream", str(xid), 1)
-        return xid
+            payload.fail("the xid of an open stream", str(xid), offset)
 
     def _prepares(self, payload: PayloadReader, prepare: Prepare | StreamPrepare) -> None:
         """Check the end of a PREPARE.
