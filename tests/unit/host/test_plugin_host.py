@@ -468,6 +468,9 @@ def test_a_hook_that_has_not_returned_is_known_with_its_plugin():
     host.notify("on_state", pipeline="p", state="streaming", detail="")
     ((name, seconds),) = seen
     assert (name, seconds < 60, host.pending()) == ("on_state of observer (in process)", True, None)
+    with host.calling("channel slow"):
+        assert host.pending()[0] == "channel slow"
+    assert host.pending() is None
 
 
 def test_a_plugin_whose_code_a_thread_runs_is_named(install):

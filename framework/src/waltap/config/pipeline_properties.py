@@ -123,9 +123,8 @@ class EngineProperties(Properties):
     stop_timeout_ms: Whole = declare(
         "waltap.stop.timeout.ms",
         default=8000,
-        summary="How long a call of the sink may last after SIGTERM or SIGINT. Then the process "
-        "ends as if killed, and the next start repeats what was not durable. 0: "
-        "without limit.",
+        summary="How long a call of sink or plugin may last after SIGTERM or SIGINT. Then the process "
+        "ends as if killed; the next start repeats what was not durable. 0: without limit.",
     )
     max_retries: int = declare(
         "errors.max.retries",

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import Distribution, entry_points
@@ -289,8 +289,18 @@ class Host:
             self._notices[hook] = notice
         notice(arguments)
 
+    @contextlib.contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        """Let `pending` name a call of a plugin while the block lasts."""
+        this = object()
+        self._pending[this] = name, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._pending[this]
+
     def pending(self) -> tuple[str, float] | None:
-        """Return the first hook that has not returned and its seconds. Any thread may ask."""
+        """Return the first call that has not returned and its seconds. Any thread may ask."""
         for name, began in self._pending.copy().values():
             return name, time.monotonic() - began
         return None

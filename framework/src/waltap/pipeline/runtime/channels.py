@@ -142,7 +142,8 @@ class PipelineChannels:
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
         began = self._clock.monotonic()
         try:
-            answer = call()
+            with self._state.host.calling(f"channel {name}"):
+                answer = call()
         except BaseException as error:  # a channel may be a stranger's; none stops a pipeline
             if interrupts(error):
                 raise
