@@ -482,16 +482,12 @@ class PgOutput(Decoder):
 
     def _stream_abort(self, payload: PayloadReader, messages: list[Message]) -> None:
         parallel = self._streaming == "parallel"
-        # Only with streaming=parallel does the server append LSN and time of the abort.
-        wanted = 25 if parallel else 9
-        if len(payload.data) != wanted:
-            mode = f"{wanted} bytes with streaming={self._streaming}"
-            offset = min(wanted, len(payload.data))
-            payload.fail(mode, f"{len(payload.data)} bytes", offset)
         xid = payload.number(4, "xid")
         subxid = payload.number(4, "subtransaction xid")
+        # Only with streaming=parallel does the server append LSN and time of the abort.
         abort_lsn = payload.number(8, "abort LSN") if parallel else 0
         abort_ts = payload.time("abort time") if parallel else 0
+        payload.end()
         # PostgreSQL 18 discards an aborted transaction that it has not streamed, but reports its
         # subtransactions (ReorderBufferCheckAndTruncateAbortedTXN in reorderbuffer.c).
         if subxid != xid and xid not in self._cache.streams:
