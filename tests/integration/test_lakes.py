@@ -305,6 +305,18 @@ def test_a_folder_that_cannot_be_made_is_reported_at_the_check_and_at_the_start(
         assert found.value.retry is RetryVerdict.RECONNECT
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+        "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code>",
+        "status code: 403 Forbidden",
+    ],
+)
+def test_a_store_that_refuses_the_user_is_no_store_that_is_away(lake, text):
+    assert type(lake.writer._lake.failure(OSError(text))) is LakeRefused
+
+
 @pytest.mark.parametrize("name", ["orders", "forecast", "schema_versions", "unauthorized"])
 def test_the_name_of_a_table_does_not_change_what_an_error_of_a_store_means(name):
     with s3_door("http://127.0.0.1:1") as door:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap.base.files.errors import PATHS
+from waltap.base.files.errors import PATHS, AccessRefused, kind_of
 from waltap.base.files.location import refusal
 from waltap.base.files.store import safe_name
 from waltap.base.import_rules import pa
@@ -31,15 +31,8 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 
-# Words of object stores that refuse the user. delta-rs gives no error codes.
-REFUSALS: Final = (
-    "accessdenied",
-    "forbidden",
-    "invalidaccesskeyid",
-    "permission denied",
-    "signaturedoesnotmatch",
-    "unauthorized",
-)
+# Further words of stores that refuse the user. delta-rs gives no error codes.
+REFUSALS: Final = ("accessdenied", "permission denied")
 # Keys in the metadata of a commit: the pipeline's name, and the instance's number.
 PIPELINE: Final = "waltap.pipeline"
 INSTANCE: Final = "waltap.generation"
@@ -165,7 +158,8 @@ class DeltaLake(LakeConnection):
             return LakeFenced(what, pipeline=self.pipeline)
         if "invalid table version" in low:
             return LakeGone(what, location=self.location)
-        if any(word in low for word in REFUSALS):
+        refused = kind_of(error, remote=True) is AccessRefused
+        if refused or any(word in low for word in REFUSALS):
             return LakeRefused(what, location=self.location)
         if table is not None and any(word in low for word in SCHEMA):
             return LakeTableUnfit(what, table=table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.base.files.errors import PATHS
+from waltap.base.files.errors import PATHS, AccessRefused, kind_of
 from waltap.base.import_rules import pa
 from waltap.base.plugin_errors import needing
 from waltap.changes.transactions.position import Position
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Properties of a new table. Iceberg then keeps the metadata of a hundred commits, not of all.
 TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
-# Words of catalogues and file systems that refuse the user.
+# Further words of catalogues and file systems that refuse the user.
 REFUSALS: Final = (
     "access denied",
     "accessdenied",
@@ -149,7 +149,8 @@ class IcebergLake(LakeConnection):
         text = str(error).split("\n[SQL: ")[0].split("\n(Background")[0]
         low, what = PATHS.sub("", text).lower(), f"{table}: {text}" if table else text
         denied = (their.UnauthorizedError, their.ForbiddenError, PermissionError)
-        if isinstance(error, denied) or any(word in low for word in REFUSALS):
+        refused = isinstance(error, denied) or kind_of(error, remote=True) is AccessRefused
+        if refused or any(word in low for word in REFUSALS):
             return LakeRefused(what, location=self.location)
         if isinstance(error, (their.NoSuchTableError, FileNotFoundError)):
             return LakeGone(what, location=self.location)
