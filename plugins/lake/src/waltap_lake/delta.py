@@ -173,7 +173,7 @@ class _DeltaTable(LakeTable):
         with lake.failing(name):
             # The log's entry of the commit that was read or made last. A table that was created again
             # may reach the same version, but has another entry there.
-            self._newest = self._commit_of(self._table.version(), self._table.history(1))
+            self._newest = next(iter(self._table.history(1)), None)
 
     def _ids(self, epoch: int) -> list[str]:
         prefix = f"waltap/{self._lake.pipeline}/{epoch}"
@@ -195,11 +195,8 @@ class _DeltaTable(LakeTable):
         with self._lake.failing(self._name):
             self._table.update_incremental()
             commits = self._since(known)
-            if (
-                not commits
-                or commits[-1]["version"] != self._table.version()
-                or self._other(commits)
-            ):
+            met = commits and commits[-1]["version"] == self._table.version()
+            if not met or self._newest not in commits:
                 # The log ends elsewhere or has another commit: the table was replaced or removed.
                 # An open DeltaTable does not read its identity again, so open it again.
                 fresh = self._lake.loaded(self._name)
@@ -207,7 +204,7 @@ class _DeltaTable(LakeTable):
                     return GONE
                 self._table = fresh
                 commits = self._since(known)
-            self._newest = self._commit_of(self._table.version(), commits)
+            self._newest = commits[-1] if commits else None
         now = self.version()
         if now.identity != known.identity:
             return RECREATED
@@ -220,15 +217,6 @@ class _DeltaTable(LakeTable):
     def _since(self, known: LakeTableVersion) -> list[dict[str, Any]]:
         """Return the commits from ``known`` on that the log still has, in order."""
         return self._table.history(max(1, self._table.version() - known.number + 1))[::-1]
-
-    def _other(self, commits: Sequence[dict[str, Any]]) -> bool:
-        """Return whether ``commits`` lack the one that was read or made last."""
-        newest = self._newest
-        return newest is None or self._commit_of(newest["version"], commits) != newest
-
-    @staticmethod
-    def _commit_of(version: int, commits: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        return next((each for each in commits if each["version"] == version), None)
 
     def append(self, rows: "pa.Table", epoch: int, position: Position) -> None:
         from deltalake import write_deltalake
@@ -251,14 +239,15 @@ class _DeltaTable(LakeTable):
                     )
             except LakeFenced as error:
                 self._table = self._lake.loaded(self._name) or self._table
-                has, (newest,) = self._committed(epoch), self._table.history(1)
+                has = self._committed(epoch)
                 if has == self._position:
                     # Another program has changed the table's metadata.
                     raise LakeUnavailable(error.problem, location=self._lake.location) from error
                 # A store sends a commit again whose answer was lost, and then meets it.
+                (newest,) = self._table.history(1)
                 if has != position or newest.get(INSTANCE) != str(self._lake.generation):
                     raise
-            self._newest = self._commit_of(self._table.version(), self._table.history(1))
+            self._newest = next(iter(self._table.history(1)), None)
         self._position = position
 
     def _fitting(self, rows: "pa.Table") -> "pa.Table":
