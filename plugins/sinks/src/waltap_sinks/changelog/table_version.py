@@ -62,8 +62,6 @@ LOG_COLUMNS: Final = (
     "_unchanged",
 )
 
-TEXT_OID: Final = 25
-
 Project = Callable[[Tuple], Tuple]
 
 
@@ -393,11 +391,11 @@ class TableVersions(PerRelation["TableVersion | None"]):
 def _stored(column: Column, name: str, types: TypeMapper, identifies: bool) -> Column:
     """Return ``column`` with the name; mostly it has it already.
 
-    A part of the key that nothing maps is text: without it several rows would be one.
+    A part of the key that nothing maps is text (25): without it several rows would be one.
     """
     if identifies and types.column(column) is None:
-        of = {"type_oid": TEXT_OID, "data_type": None, "type_text": type_name(column)}
-        column = msgspec.structs.replace(column, **of)
+        of = type_name(column)
+        column = msgspec.structs.replace(column, type_oid=25, data_type=None, type_text=of)
     return column if column.name == name else msgspec.structs.replace(column, name=name)
 
 

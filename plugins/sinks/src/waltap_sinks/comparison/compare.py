@@ -72,10 +72,10 @@ def compare(
         # nothing.
         patience = 0.0 if stored.lag_reason else patience_s
         result = _compared(source, target, pair, patience)
-        lag_reason = (
-            "" if result.equal else stored.lag_reason or _lag_reason_now(target, stored.name)
-        )
-        return replace(result, lag_reason=lag_reason)
+        if result.equal:
+            return replace(result, lag_reason="")
+        late = (each.lag_reason for each in target.tables() if each.name == stored.name)
+        return replace(result, lag_reason=stored.lag_reason or next(late, ""))
 
     had = target.tables()
     found = [result for stored in had if (result := compared(stored))]
@@ -119,10 +119,6 @@ def _missing(
         if is_final or all(each.verdict != "different" for each in missing):
             return [replace(each, behind=behind) for each in missing], their_tables
         time.sleep(ROUND_S)
-
-
-def _lag_reason_now(target: VerificationSource, name: str) -> str:
-    return next((each.lag_reason for each in target.tables() if each.name == name), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

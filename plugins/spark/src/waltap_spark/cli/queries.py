@@ -113,18 +113,16 @@ class SqlQueries:
         found = frame.take(self._rows + 1)
         if self._as_json:
             echo("[" + ",\n ".join(row[0] for row in found[: self._rows]) + "]")
-            if len(found) > self._rows:
-                notices().print(f"more than {self._rows} rows; --rows shows more", style="dim")
-            return
-        table = Table()
-        for field in frame.schema.fields:
-            numeric = field.dataType.typeName() in ("integer", "long", "double", "float", "decimal")
-            table.add_column(Text(field.name), justify="right" if numeric else "left")
-        for row in found[: self._rows]:
-            table.add_row(*(Text("" if value is None else str(value)) for value in row))
-        console = answers()
-        console.print(table)
+        else:
+            table, numbers = Table(), ("integer", "long", "double", "float", "decimal")
+            for field in frame.schema.fields:
+                numeric = field.dataType.typeName() in numbers
+                table.add_column(Text(field.name), justify="right" if numeric else "left")
+            for row in found[: self._rows]:
+                table.add_row(*(Text("" if value is None else str(value)) for value in row))
+            answers().print(table)
         if len(found) > self._rows:
+            console = notices() if self._as_json else answers()
             console.print(f"more than {self._rows} rows; --rows shows more", style="dim")
 
 

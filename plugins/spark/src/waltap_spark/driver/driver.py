@@ -191,7 +191,11 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    inbox = _inbox() if options.with_parent else None
+    inbox = None
+    if options.with_parent:
+        # Ctrl-C is for the engine, which then closes this process's input
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        inbox = DriverInput(sys.stdin.buffer)
     try:
         properties = properties_of((*taken_pairs(), *(options.set or ())), options.output)
         run_driver(
@@ -231,23 +235,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _inbox() -> DriverInput:
-    # Ctrl-C is for the engine, which then closes this process's input
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return DriverInput(sys.stdin.buffer)
-
-
 def asked_to_stop() -> Callable[[], bool]:
     """Return a test that becomes true with SIGINT or SIGTERM."""
-    asked = False
-
-    def note(_number: int, _frame: object) -> None:
-        nonlocal asked
-        asked = True
-
+    asked = list[int]()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return lambda: asked
+        signal.signal(number, lambda given, _frame: asked.append(given))
+    return lambda: bool(asked)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,8 @@ def _may_be_wrong(
     """
     by = options.modes
     mentioned = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
-    if mentioned or properties.format_properties:
-        return True
-    return any(by.of(each.target_name) != each.mode for each in made.values())
+    renewed = (by.of(each.target_name) != each.mode for each in made.values())
+    return bool(mentioned or properties.format_properties) or any(renewed)
 
 
 def _made(properties: SparkProperties) -> Mapping[str, TableState]:

@@ -309,11 +309,9 @@ class MergingFormat(StepwiseFormat):
             return ()
         asked, self._cluttered = self._cluttered, {}
         tables = self._tables()
-        fine = [ats for name, ats in asked.items() if not self._stays(tables.get(name))]
+        found = ((tables.get(name), ats) for name, ats in asked.items())
+        fine = [ats for each, ats in found if each and not (each.failed or self.is_awaited(each))]
         return [partial(self._cleared, at) for at in dict.fromkeys(itertools.chain(*fine))]
-
-    def _stays(self, table: TableState | None) -> bool:
-        return table is None or bool(table.failed) or self.is_awaited(table)
 
     def _cleared(self, at: str, spark: SparkSession) -> None:
         with _forgiven(at, "vacuumed"):

@@ -40,9 +40,6 @@ NO_MEMORY: Final = "java.lang.OutOfMemoryError"
 # Iceberg takes no commit that is a minute older than the last one.
 _TOO_EARLY: Final = re.compile(r"Invalid \w+ timestamp (\d+): before .* (\d+)")
 
-# To Iceberg the column `a.b` and the field `b` of the column `a` have one name.
-_ONE_NAME: Final = re.compile(r"multiple fields for name|Cannot add column, name already exists")
-
 # Names the place of a JVM's last words when a command started the JVM.
 UNSAVED_OUTPUT: Final = "its output, which was not kept"
 
@@ -63,7 +60,8 @@ def refused(error: Exception, memory: str | None = None) -> WaltapError:
     if times := _TOO_EARLY.search(words):
         behind_s = (int(times[2]) - int(times[1])) // 1000
         found = ClockBehind(f"the clock is {behind_s} s behind the table's last commit: {words}")
-    elif _ONE_NAME.search(words):
+    elif "multiple fields for name" in words or "Cannot add column, name already" in words:
+        # to Iceberg the column `a.b` and the field `b` of the column `a` have one name
         found = FormatLimit(words)
     elif NO_MEMORY in words:
         text = f"Spark had no memory left: {words}"

@@ -19,7 +19,7 @@ from waltap.errors import SinkError
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
-from waltap_spark.state.output import OutputState, SparkOutput, TableState, applied_by_all
+from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,7 +35,6 @@ class AppliedSoFar:
 
     def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
         self._location, self._storage = location, storage
-        self._output: SparkOutput | None = None
         self._watch: OutputMonitor | None = None
         self._state: OutputState | None = None
         self._progress = OutputProgress(batches=(), tables=())
@@ -82,18 +81,16 @@ class AppliedSoFar:
         )
 
     def _read_progress(self) -> None:
+        self._problem = ""
         try:
-            if self._output is None:
-                self._output = SparkOutput(FileStore(self._location, self._storage))
-                self._watch = OutputMonitor(self._output)
+            if self._watch is None:
+                store = FileStore(self._location, self._storage)
+                self._watch = OutputMonitor(SparkOutput(store))
             # an output has no state before its first commit; keep the last state that was read
-            self._state = self._output.state() or self._state
-            assert self._watch is not None
+            self._state = self._watch.output.state() or self._state
             self._progress = self._watch.progress(time.time_ns() // 1_000_000)
         except SinkError as error:
             self._problem = error.problem
-        else:
-            self._problem = ""
 
 
 SHOWN = 5
@@ -134,7 +131,7 @@ class OutputMonitor:
     """Reads an output's commits and its change log. Single-threaded."""
 
     def __init__(self, output: SparkOutput) -> None:
-        self._output = output
+        self.output = output
         self._batches: dict[int, AppliedCommit] = {}
         self._waiting: dict[str, _WaitingRows] = {}
 
@@ -143,10 +140,10 @@ class OutputMonitor:
 
         Raises: OutputDamaged, FilesUnavailable.
         """
-        states = self._output.readable_states()[-SHOWN - 1 :]
+        states = self.output.readable_states()[-SHOWN - 1 :]
         if not states:
             return OutputProgress(batches=(), tables=())
-        log = ChangeLog(self._output.store.reached_alike(states[-1].changelog))
+        log = ChangeLog(self.output.store.reached_alike(states[-1].changelog))
         known, self._batches = self._batches, {}
         for before, after in zip([None, *states[:-1]], states, strict=True):
             if before is None and after.number > 1:
@@ -166,12 +163,11 @@ class OutputMonitor:
         """
         known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
-            if _still(table) and table.log_position is not None:
+            if table.failed and table.log_position is not None:
                 had = known.get(name)
-                fits = had is not None and had.since == table.log_position
-                self._waiting[name] = (
-                    had if fits and had is not None else _WaitingRows(table.log_position)
-                )
+                if had is None or had.since != table.log_position:
+                    had = _WaitingRows(table.log_position)
+                self._waiting[name] = had
         others: dict[str, _WaitingRows] = {}
         begin = min([state.log_position, *(each.until for each in self._waiting.values())])
         try:
@@ -229,7 +225,7 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
         ):
             for entry in step.tables:
                 table = after.tables.get(entry.name)
-                if table is not None and not _still(table):
+                if table is not None and not (table.failed and table.log_position):
                     counted[entry.name] += entry.rows
     except (ChangeLogExpired, ChangeLogDamaged):
         rows = None
@@ -242,10 +238,6 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
         commit_lag_ms=max(0, committed_ms - last // 1000) if last is not None and moved else None,
         rows=rows,
     )
-
-
-def _still(table: TableState) -> bool:
-    return bool(table.failed) and table.log_position is not None
 
 
 NO_COMMIT_YET: Final = (
