@@ -65,6 +65,11 @@ def test_the_schema_describes_a_profile():
     modes = source["publication"]["properties"]["autocreate"]["properties"]["mode"]
     assert "filtered" in modes["anyOf"][0]["enum"]
     assert "postgres" in source["type"]["examples"]
+    for mode, fits in (("STRING", True), (" precise", True), ("${env:X}", True), ("text", False)):
+        given = {
+            "source": {"type": "postgres", "decimal.handling.mode": mode, "tombstones.on.delete": 1}
+        }
+        assert Draft202012Validator(schema).is_valid(given) == fits, mode
 
 
 def test_the_schema_and_parts_need_no_http_client():

@@ -305,11 +305,13 @@ def _value(declaration: PropertyDeclaration) -> dict[str, Any]:
     # ``${env:NAME}`` represents any value, so that numbers and booleans may be strings, too.
     schema: dict[str, Any] = {"description": declaration.summary}
     if declaration.choices:
-        placeholder = {"type": "string", "pattern": r"\$\{"}
+        # A profile may write a choice in any case, which patterns cannot ignore.
+        blind = ("".join(f"[{c.lower()}{c.upper()}]" for c in each) for each in declaration.choices)
+        placeholder = {"type": "string", "pattern": rf"\$\{{|^\s*({'|'.join(blind)})\s*$"}
         numbers = [int(choice) for choice in declaration.choices if choice.isdigit()]
         schema["anyOf"] = [{"enum": [*declaration.choices, *numbers]}, placeholder]
     elif declaration.allowed.startswith("true"):
-        schema["type"] = ["boolean", "string"]
+        schema["type"] = ["boolean", "integer", "string"]
     elif declaration.allowed.startswith("a whole number"):
         schema["type"] = ["integer", "string"]
     elif declaration.allowed.startswith("a comma list"):
