@@ -5,3 +5,5 @@ insert into in_arrays values
  (1, '{1582-10-04,1582-10-10,1582-10-15}', '{0001-01-01 00:00:00,1582-10-10 00:00:00,1582-10-15 00:00:00}', '{23:59:59.999999}', '{23:59:59.999999+00}', '{-infinity,infinity,0001-01-01 00:00:00+00}');
 insert into endless values (1, default, default);
 delete from endless;
+insert into endless_keys values ('infinity');
+delete from endless_keys where d = '-infinity';

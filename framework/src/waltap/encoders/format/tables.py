@@ -113,14 +113,18 @@ class ConnectTables(EventPlans[ConnectTable]):
         def rows(row: Schema, key: Schema, *, read: bool) -> ImageLayout:
             return ImageLayout(
                 row=connect_values(shape.values, plan.cell, read=read, guard=guard),
-                key=connect_values(shape.keys, plan.cell, extra=plan.key_field, guard=key_guard),
+                key=connect_values(
+                    shape.keys, plan.cell, read=read, extra=plan.key_field, guard=key_guard
+                ),
                 key_schema=key if shape.has_key else None,
                 value_schema=self.envelope_schema(plan.topic, row),
             )
 
         streamed = rows(shape.row, shape.key, read=False)
         same = shape.row == shape.read_row and shape.key == shape.read_key
-        as_read = any(c.mapping.read or c.mapping.streamed_as_null for c in shape.values)
+        as_read = any(
+            c.mapping.read or c.mapping.streamed_as_null for c in (*shape.values, *shape.keys)
+        )
         read = streamed
         if not same or as_read:
             read = rows(shape.read_row, shape.read_key, read=True)

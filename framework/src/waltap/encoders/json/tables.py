@@ -1,14 +1,14 @@
 """Keep the JSON codecs of a pipeline's relations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
 from waltap.changes.capture.source_type import may_grow
 from waltap.changes.decode.relation import Relation
-from waltap.changes.events import EventPlan, EventPlans
+from waltap.changes.events import CellShape, EventPlan, EventPlans
 from waltap.changes.events.event import Header
-from waltap.changes.events.shape import TableShape, table_shape
+from waltap.changes.events.shape import ShapeColumn, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import quote, schema_json
@@ -115,11 +115,8 @@ class JsonTables(EventPlans[RowCodec]):
     def _codec(self, plan: EventPlan) -> RowCodec:
         properties, topic, extra = self._properties, plan.topic, plan.key_field
         shape = table_shape(plan, self._capture, self._keys, announced=self._format.announced)
-        streamed, read = _value_codecs(shape)
-        keys = [
-            celled(column_codec(key.index, key.field.name, key.mapping), plan.cell)
-            for key in shape.keys
-        ]
+        streamed, read = _codecs(shape.values, plan.cell)
+        keys, read_keys = _codecs(shape.keys, plan.cell, of_key=True)
 
         def compiled(
             values: list[ColumnCodec],
@@ -146,6 +143,7 @@ class JsonTables(EventPlans[RowCodec]):
 
         def with_careful(
             values: list[ColumnCodec],
+            keys: list[ColumnCodec],
             key: Schema,
             value: Schema,
             snapshot: Callable[[], RowCodec] | None = None,
@@ -165,28 +163,29 @@ class JsonTables(EventPlans[RowCodec]):
             )
             return compiled(values, keys, key, value, careful, snapshot)
 
-        if not read and shape.key == shape.read_key and shape.row == shape.read_row:
-            return with_careful(streamed, shape.key, shape.row)
-        twin = _once(lambda: with_careful(read or streamed, shape.read_key, shape.read_row))
-        return with_careful(streamed, shape.key, shape.row, twin)
+        same = shape.key == shape.read_key and shape.row == shape.read_row
+        if same and read is streamed and read_keys is keys:
+            return with_careful(streamed, keys, shape.key, shape.row)
+        twin = _once(lambda: with_careful(read, read_keys, shape.read_key, shape.read_row))
+        return with_careful(streamed, keys, shape.key, shape.row, twin)
 
 
-def _value_codecs(shape: TableShape) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
-    """Return the column codecs of streamed rows and of snapshot rows.
-
-    The second list is empty where both are the same.
-    """
+def _codecs(
+    columns: Iterable[ShapeColumn], cell: CellShape, *, of_key: bool = False
+) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
+    """Return the column codecs of streamed rows and of snapshot rows."""
     streamed: list[ColumnCodec] = []
     read: list[ColumnCodec] = []
-    for column in shape.values:
+    for column in columns:
         index, name, mapping = column.index, column.field.name, column.mapping
         codec = column_codec(index, name, mapping, column.transform)
         other = mapping.read
         read.append(column_codec(index, name, other, column.transform) if other else codec)
-        streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
-    same, cell = read == streamed, shape.plan.cell
+        as_null = mapping.streamed_as_null and not of_key
+        streamed.append(always_null(codec) if as_null else codec)
+    same = read == streamed
     streamed, read = ([celled(column, cell) for column in each] for each in (streamed, read))
-    return streamed, [] if same else read
+    return streamed, streamed if same else read
 
 
 def _with_nulls(options: TypeOptions, to_default: bool) -> TypeOptions:
