@@ -4,6 +4,7 @@ The position is a property of the table. The commit of rows sets it.
 """
 
 import logging
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -36,14 +37,8 @@ if TYPE_CHECKING:
 TABLE_PROPERTIES: Final = {"write.metadata.delete-after-commit.enabled": "true"}
 
 # Further words of catalogues and file systems that refuse the user.
-REFUSALS: Final = (
-    "access denied",
-    "accessdenied",
-    "authentication failed",
-    "forbidden",
-    'fatal:  role "',
-    "permission denied",
-    "unauthorized",
+REFUSALS: Final = re.compile(
+    r"access ?denied|authentication failed|fatal:  role \"|forbidden|permission denied|unauthorized"
 )
 
 
@@ -150,7 +145,7 @@ class IcebergLake(LakeConnection):
         low, what = PATHS.sub("", text).lower(), f"{table}: {text}" if table else text
         denied = (their.UnauthorizedError, their.ForbiddenError, PermissionError)
         refused = isinstance(error, denied) or kind_of(error, remote=True) is AccessRefused
-        if refused or any(word in low for word in REFUSALS):
+        if refused or REFUSALS.search(low):
             return LakeRefused(what, location=self.location)
         if isinstance(error, (their.NoSuchTableError, FileNotFoundError)):
             return LakeGone(what, location=self.location)
