@@ -160,7 +160,7 @@ def test_a_key_becomes_wider_beside_an_index(place):
 
 def test_a_new_row_that_is_there_already_is_replaced(postgres):
     postgres.execute(TABLE.format(""))
-    postgres.execute("INSERT INTO people VALUES (5, 'old', 'old')")
+    postgres.execute("INSERT INTO people VALUES (95, 'old', 'old')")
     source, target = Model(), postgres.opened()
     target.write(batch(source.inserted(PEOPLE, *[[str(n), "new", None] for n in range(100)])))
     assert held(postgres, "people") == model(source.rows["public.people"])

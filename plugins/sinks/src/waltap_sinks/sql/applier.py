@@ -74,6 +74,10 @@ class SqlApplier:
         for name in self._net_changes:
             self._unsure[name] = UNSURE_FOR
 
+    def begins_batch(self) -> None:
+        """Count a batch, whatever pieces it is applied in."""
+        self._unsure = {name: left - 1 for name, left in self._unsure.items() if left > 1}
+
     # --- taking changes ---------------------------------------------------------------------------
 
     def by_version(self, parts: Parts) -> list[list[AppliedPart]]:
@@ -358,12 +362,9 @@ class SqlApplier:
             return
         self.at = table
         name = net.shape.name
-        unsure = self._unsure.get(name, 0)
-        if unsure:
-            self._unsure[name] = unsure - 1
         if self._inserts_only:
             self._rows.upsert(table, rows, keep=True)
-        elif unsure or table.soft is not None:  # a soft-deleted row may return
+        elif name in self._unsure or table.soft is not None:  # a soft-deleted row may return
             self._rows.upsert(table, rows)
         else:
             self._rows.insert(table, rows)

@@ -490,6 +490,7 @@ class SqlSink(Sink):
             self._bind_ahead(parts)
         midway = self._begun
         self._begin()
+        self._applier.begins_batch()
         try:
             # In a transaction with earlier batches a failure must undo this batch alone.
             with self._target.attempt() if midway else nullcontext():
