@@ -55,6 +55,13 @@ def test_the_old_row_of_a_table_without_columns_is_empty():
     assert images.before == ()
 
 
+def test_a_key_that_a_root_sends_as_a_full_row_gives_no_values():
+    """Of a partition whose own identity is not FULL."""
+    relation = default("f")
+    images = FullIdentity(relation).update(Update(relation, 9, LARGE, ("2", None, None), FULL))
+    assert images.after == LARGE
+
+
 def test_each_letter_has_one_identity():
     assert {spec.letter: spec.name for spec in REPLICA_IDENTITIES} == {
         "d": "default",

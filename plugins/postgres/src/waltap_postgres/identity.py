@@ -10,7 +10,7 @@ from waltap.base.text import sql_name
 from waltap.changes.decode.message import Delete, OldTuple, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import IdentityWarning, ReplicaIdentity, RowImages
-from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.ports.specs import ReplicaIdentitySpec
 
 # What is sent of old rows that nothing identifies.
@@ -39,8 +39,10 @@ def completed(new: Tuple, old: Tuple) -> Tuple:
     """Return ``new`` with UNCHANGED values from ``old``."""
     if UNCHANGED not in new:
         return new
+    # Such a value is never NULL: a root under FULL sends the key of a partition that is not as a
+    # whole row, with NULLs.
     return tuple(
-        o if n is UNCHANGED and o is not ABSENT else n for n, o in zip(new, old, strict=True)
+        o if n is UNCHANGED and isinstance(o, str) else n for n, o in zip(new, old, strict=True)
     )
 
 
