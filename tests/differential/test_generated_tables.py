@@ -165,8 +165,12 @@ def pair(
 def test_changes_and_snapshots_of_generated_tables_are_equal(pair: Pair, tmp_path: Path) -> None:
     """First the cases, one by one; then one snapshot of all the tables that they left."""
 
+    def comparable(case: Case) -> bool:
+        # Debezium ends at NULL in an array of a domain if it includes unknown types
+        return not pair.modes or "public.positive[]" not in str(case)
+
     @SETTINGS
-    @given(case=cases())
+    @given(case=cases().filter(comparable))
     def changes(case: Case) -> None:
         theirs, ours = pair.events(case)
         found, _ = unexplained("generated", differences(theirs, ours))
