@@ -137,6 +137,18 @@ def test_what_a_replica_identity_leaves_out_is_reported_once_by_doctor_and_at_th
     assert "replica identity" not in pipeline.doctor()
 
 
+def test_a_partition_without_its_roots_full_identity_is_reported(pipeline):
+    pipeline.database.execute(
+        "CREATE TABLE odd (a int PRIMARY KEY, b text) PARTITION BY RANGE (a);"
+        "CREATE TABLE odd_1 PARTITION OF odd DEFAULT; ALTER TABLE odd REPLICA IDENTITY FULL"
+    )
+    pipeline.settings |= {"publish.via.partition.root": "true"}
+    found = pipeline.doctor()["replica identity"]
+    assert "public.odd_1, of a root under FULL, is not" in found.found
+    pipeline.database.execute(found.remedy)
+    assert "replica identity" not in pipeline.doctor()
+
+
 def test_an_identity_that_changes_while_streaming_is_reported_in_the_log(pipeline, caplog):
     pipeline.catch_up()
     pipeline.deliver(

@@ -27,6 +27,7 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
+    TREE,
     PublicationPlan,
     foreign_tables,
     members,
@@ -66,6 +67,11 @@ SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
 DETACHING_SQL = """
 SELECT inhparent::regclass::text, inhrelid::regclass::text FROM pg_inherits i
  WHERE (to_jsonb(i) ->> 'inhdetachpending')::bool AND %s::oid[] && ARRAY[inhparent, inhrelid] ORDER BY 2
+"""
+
+NOT_FULL_SQL = f"""{TREE}
+SELECT c.oid::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.relation
+ WHERE c.relkind = 'r' AND c.relreplident <> 'f' ORDER BY 1
 """
 
 SETTINGS = (
@@ -422,7 +428,22 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 )
                 for warning in warnings
             ]
+        if self.properties.publish_via_partition_root:
+            found += self._partitions_not_full()
         return found or [PreflightCheck.ok("replica identity", "every table has one")]
+
+    def _partitions_not_full(self) -> list[PreflightCheck]:
+        """Report partitions that ALTER TABLE of a root under FULL has not reached."""
+        relations = [t.relation for t in self.captured if t.partitioned]
+        full = [sql_name(*each.table_id) for each in relations if each.identity == "f"]
+        return [
+            PreflightCheck.warning(
+                "replica identity",
+                f"{part}, of a root under FULL, is not under it: old rows have NULL beside the key",
+                f"ALTER TABLE {part} REPLICA IDENTITY FULL",
+            )
+            for (part,) in (self.catalogue.query(NOT_FULL_SQL, (full,)) if full else ())
+        ]
 
     # --- tables and rows -----------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def asked_to_stop() -> Callable[[], bool]:
     """Return a test that becomes true with SIGINT or SIGTERM."""
-    asked = list[int]()
+    asked: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda given, _frame: asked.append(given))
     return lambda: bool(asked)
