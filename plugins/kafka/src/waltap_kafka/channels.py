@@ -13,7 +13,7 @@ from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
 from waltap.ports.signals.inbox import parsed_signal
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.client import PASSING, RAISED, REFUSALS, KafkaClients, kafka_error
+from waltap_kafka.client import PASSING, REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
@@ -185,7 +185,7 @@ class KafkaNotifications:
         try:
             producer.produce(self._topic, orjson.dumps(notification.document()), key)
             producer.poll(0)
-        except RAISED as raised:
+        except KafkaException as raised:
             raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
         except BufferError as raised:
             raise SinkError(
@@ -203,7 +203,7 @@ class KafkaNotifications:
             return
         try:
             unsent = producer.flush(CLOSE_S)
-        except RAISED as raised:
+        except KafkaException as raised:
             raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
         self._log_failures()
         if unsent:

@@ -120,21 +120,41 @@ class ClientWatch:
         self.trouble, self._reported_at = None, 0.0
 
 
-# A call that waits for delivery reports raises a fatal error of the client as a SystemError, since
-# the client has set the exception before it calls `on_delivery`.
-RAISED: Final = (KafkaException, SystemError)
-
-
-def kafka_error(raised: BaseException) -> KafkaError:
+def kafka_error(raised: Any) -> KafkaError:
     """Return the error that ``raised`` carries, or `KafkaError._FATAL`."""
-    found: BaseException | None = raised
-    while isinstance(found, SystemError):
-        found = found.__cause__
-    if found is None:
+    while isinstance(raised, SystemError):
+        raised = raised.__cause__
+    if raised is None:
         return KafkaError(KafkaError._FATAL, "the client had a fatal error")
-    error = found.args[0]
+    error = raised if isinstance(raised, KafkaError) else raised.args[0]
     assert isinstance(error, KafkaError)
     return error
+
+
+def _checked(name: str) -> Any:
+    call = getattr(Producer, name)
+
+    def checked(self: Producer, *given: object, **named: object) -> Any:
+        try:
+            return call(self, *given, **named)
+        except (KafkaError, SystemError) as raised:  # type: ignore[misc]
+            error = kafka_error(raised)
+        raise KafkaException(error)
+
+    return checked
+
+
+class CheckedProducer(Producer):
+    """Raise each failure of a call that serves delivery reports as a KafkaException.
+
+    The client raises a fatal error as a SystemError if it meets it before a report; else as a
+    KafkaError, which is no exception to Python, so that only a clause of that name catches it.
+    """
+
+    flush, poll, purge = map(_checked, ("flush", "poll", "purge"))
+    init_transactions, commit_transaction, abort_transaction = map(
+        _checked, ("init_transactions", "commit_transaction", "abort_transaction")
+    )
 
 
 TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
@@ -265,7 +285,7 @@ class KafkaClients:
 
         Raises: ConfigurationError if librdkafka refuses a setting or its value.
         """
-        made: Producer = self._made(Producer, {**defaults, **self.settings, **fixed})
+        made: Producer = self._made(CheckedProducer, {**defaults, **self.settings, **fixed})
         return made
 
     def consumer(

@@ -21,7 +21,7 @@ from waltap.errors import SinkError
 from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
-from waltap_kafka.client import MISSING, RAISED, KafkaClients, delivery_reports, kafka_error
+from waltap_kafka.client import MISSING, KafkaClients, delivery_reports, kafka_error
 from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.position_record import PARTITION, STEP_S, last_value, position_topic
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
@@ -166,7 +166,7 @@ class KafkaOffsetStore(OffsetStore):
         """
         try:
             return ask()
-        except RAISED as raised:
+        except KafkaException as raised:
             self._producer = None
             self._fail(kafka_error(raised).str(), raised)
         except SinkError as error:

@@ -19,7 +19,7 @@ from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import DeliveredPositions, begins_snapshot
 from waltap.ports.source.connector import PreflightCheck
-from waltap_kafka.client import NO_SETTINGS, RAISED, KafkaClients, kafka_error
+from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaRecordTooLarge, KafkaTopicIllegal
 from waltap_kafka.properties import LEGAL, KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
@@ -191,7 +191,7 @@ class KafkaSink(Sink):
             for producer in self._producers():
                 producer.poll(0)
             self._raise_undelivered()
-        except RAISED as raised:
+        except KafkaException as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
         # An open transaction has part of the batch and must not be committed.
@@ -236,7 +236,7 @@ class KafkaSink(Sink):
             return self._transactions.commit(
                 self._accepted, ends_transaction=self._ends_transaction, drain=self._drain
             )
-        except RAISED as raised:
+        except KafkaException as raised:
             self._failure = self._fatal(raised)
             raise self._failure from raised
         except BaseException as error:

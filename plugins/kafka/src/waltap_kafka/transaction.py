@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.clock import boot_seconds
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap_kafka.client import RAISED, KafkaFailures, kafka_error
+from waltap_kafka.client import KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
@@ -145,7 +145,7 @@ class KafkaTransactions:
         self._begun = None
         try:
             self._producer.abort_transaction(ABANDON_S)
-        except RAISED as raised:
+        except KafkaException as raised:
             log.debug("the open transaction is left to the next start: %s", raised)
 
     def _until_done(self, call: Callable[[float], Any], seconds: float | None) -> None:
@@ -159,7 +159,7 @@ class KafkaTransactions:
             try:
                 # Short calls let the loop see a stop request.
                 call(STEP_S)
-            except RAISED as raised:
+            except KafkaException as raised:
                 error = self.reason(kafka_error(raised))
                 if error.txn_requires_abort():
                     self.abandon()
