@@ -158,6 +158,18 @@ def test_a_key_becomes_wider_beside_an_index(place):
     assert place.rows("t", "id", "v") == [("1", "9999999999"), ("9999999999", "7")]
 
 
+def test_a_part_of_a_key_that_nothing_maps_is_text(place):
+    marks = relation(
+        "public.marks", [("id", "int4"), ("lsn", "pg_lsn"), ("v", "text")], key=("id", "lsn")
+    )
+    source = Model()
+    place.deliver(source.inserted(marks, ["1", "0/1", "a"], ["1", "0/2", "b"], ["1", "0/3", "c"]))
+    source.update(marks, ("1", "0/2"), v="new")
+    source.delete(marks, ("1", "0/3"))
+    place.deliver(source.commit())
+    assert place.rows("marks", "lsn", "v") == [("0/1", "a"), ("0/2", "new")]
+
+
 def test_a_new_row_that_is_there_already_is_replaced(postgres):
     postgres.execute(TABLE.format(""))
     postgres.execute("INSERT INTO people VALUES (95, 'old', 'old')")

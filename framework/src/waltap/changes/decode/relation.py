@@ -184,6 +184,14 @@ _shape = attrgetter(
 )
 
 
+def as_text(column: Column) -> Column:
+    """Return ``column`` as text (25), for a part of a key that nothing maps.
+
+    Without it several rows would be one.
+    """
+    return msgspec.structs.replace(column, type_oid=25, data_type=None, type_text=type_name(column))
+
+
 def type_name(column: Column) -> str:
     """Return the type's name in the catalogue.
 

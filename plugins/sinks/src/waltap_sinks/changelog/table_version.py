@@ -27,6 +27,7 @@ from waltap.changes.decode.relation import (
     PerRelation,
     Relation,
     TypeKind,
+    as_text,
     type_name,
 )
 from waltap.changes.decode.row_block import RowBlock
@@ -389,13 +390,9 @@ class TableVersions(PerRelation["TableVersion | None"]):
 
 
 def _stored(column: Column, name: str, types: TypeMapper, identifies: bool) -> Column:
-    """Return ``column`` with the name; mostly it has it already.
-
-    A part of the key that nothing maps is text (25): without it several rows would be one.
-    """
+    """Return ``column`` with the name; mostly it has it already."""
     if identifies and types.column(column) is None:
-        of = type_name(column)
-        column = msgspec.structs.replace(column, type_oid=25, data_type=None, type_text=of)
+        column = as_text(column)
     return column if column.name == name else msgspec.structs.replace(column, name=name)
 
 

@@ -10,8 +10,11 @@ from decimal import Decimal
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from waltap.base.import_rules import pa
 from waltap.changes.arrow.tuples import RelationCodec
+from waltap.changes.decode.relation import Relation, as_text
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import MissingValue, Tuple
 from waltap.changes.mapping.type_mapping import TypeMapper
@@ -29,6 +32,13 @@ def arrow_type(column: TargetColumn) -> "pa.DataType":
     """Return a column's Arrow type; text if it has none."""
     mapping = column.mapping
     return pa.string() if mapping is None or mapping.arrow is None else mapping.arrow.type()
+
+
+def _readable(shape: TargetShape) -> Relation:
+    """Return the shape's relation, with a type for each part of the key."""
+    unmapped = {column.index for column in shape.key if column.mapping is None}
+    columns = (as_text(c) if n in unmapped else c for n, c in enumerate(shape.relation.columns))
+    return msgspec.structs.replace(shape.relation, columns=tuple(columns))
 
 
 def is_wider(
@@ -97,7 +107,7 @@ class TypedRows:
         """
         codec = self._codecs.get(shape)
         if codec is None:
-            codec = self._codecs[shape] = RelationCodec(shape.relation, self._types)
+            codec = self._codecs[shape] = RelationCodec(_readable(shape), self._types)
         masks = {c.index: c.mask for c in shape.columns if c.mask is not None}
         if masks and isinstance(rows, RowBlock):
             columns = [
@@ -145,8 +155,8 @@ class TypedRows:
         found = []
         for column, values in zip(shape.key, shape.keys(keys), strict=True):
             texts: Any = shape.values(column, values)
-            assert column.mapping is not None
-            array = texts if column.mapping.arrow is None else column.mapping.arrow.column(texts)
+            arrow = column.mapping and column.mapping.arrow
+            array = texts if arrow is None else arrow.column(texts)
             made = self._values(shape, column, array)
             _require_held(shape, column, texts, made)
             found.append(made)
