@@ -25,6 +25,7 @@ from waltap_postgres.errors import (
     SignalTableMissing,
     TableUnreadable,
 )
+from waltap_postgres.identity import IdentityEvidence, identity_evidence
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     TREE,
@@ -435,7 +436,8 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     def _partitions_not_full(self) -> list[PreflightCheck]:
         """Report partitions that ALTER TABLE of a root under FULL has not reached."""
         relations = [t.relation for t in self.captured if t.partitioned]
-        full = [sql_name(*each.table_id) for each in relations if each.identity == "f"]
+        whole = [r for r in relations if identity_evidence(r.identity) is IdentityEvidence.ROW]
+        full = [sql_name(*each.table_id) for each in whole]
         return [
             PreflightCheck.warning(
                 "replica identity",
