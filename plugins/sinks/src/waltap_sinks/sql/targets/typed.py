@@ -155,7 +155,7 @@ class TypedRows:
         found = []
         for column, values in zip(shape.key, shape.keys(keys), strict=True):
             texts: Any = shape.values(column, values)
-            arrow = column.mapping and column.mapping.arrow
+            arrow = None if column.mapping is None else column.mapping.arrow
             array = texts if arrow is None else arrow.column(texts)
             made = self._values(shape, column, array)
             _require_held(shape, column, texts, made)
