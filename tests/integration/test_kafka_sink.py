@@ -451,7 +451,8 @@ def test_a_topic_that_is_deleted_during_the_run_is_made_again_by_the_next_try(pl
     admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
     admin.delete_topics([place.topic])[place.topic].result(WAIT_SECONDS)
     with pytest.raises(SinkError) as gone:
-        flushed(made, 2, place.record(b"2"))
+        while flushed(made, 2, place.record(b"2")):  # until the broker has heard of it
+            continue
     assert gone.value.retry is RetryVerdict.RECONNECT
     made.close()
     assert flushed(place.opened(), 2, place.record(b"2")) == at(2)
