@@ -5,8 +5,9 @@ at a first result. It does not say which implementation raised. The host therefo
 it registers a plugin.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pluggy
@@ -22,6 +23,17 @@ Wrapper = Generator[None, Any, Any]
 
 Pending = dict[object, tuple[str, float]]
 """Names the implementations that have not returned, each with its begin by the monotonic clock."""
+
+
+@contextlib.contextmanager
+def calling(pending: Pending, name: str) -> Iterator[None]:
+    """Note a call of a plugin in ``pending`` while the block lasts."""
+    this = object()
+    pending[this] = name, time.monotonic()
+    try:
+        yield
+    finally:
+        del pending[this]
 
 
 def guard(
@@ -41,17 +53,14 @@ def guard(
     function: Callable[..., Any] = implementation.function
 
     def call(*arguments: Any, **named: Any) -> Any:
-        this = object()
-        pending[this] = name, time.monotonic()
-        try:
-            return accept(function(*arguments, **named))
-        except BaseException as cause:
-            # Without an error the implementation counts as one without an answer.
-            if (error := failed(cause)) is not None:
-                raise error from cause
-            return None
-        finally:
-            del pending[this]
+        with calling(pending, name):
+            try:
+                return accept(function(*arguments, **named))
+            except BaseException as cause:
+                # Without an error the implementation counts as one without an answer.
+                if (error := failed(cause)) is not None:
+                    raise error from cause
+                return None
 
     def wrap(*arguments: Any, **named: Any) -> Wrapper:
         wrapper, cause = _begun(function, arguments, named)

@@ -13,7 +13,8 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import Distribution, entry_points
@@ -40,7 +41,7 @@ from waltap.base.plugin_errors import (
 from waltap.base.text import in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
-from waltap.plugins.guard import Accept, Pending, guard
+from waltap.plugins.guard import Accept, Pending, calling, guard
 from waltap.ports.specs import (
     KIND_OF,
     KINDS,
@@ -289,15 +290,9 @@ class Host:
             self._notices[hook] = notice
         notice(arguments)
 
-    @contextlib.contextmanager
-    def calling(self, name: str) -> Iterator[None]:
+    def calling(self, name: str) -> AbstractContextManager[None]:
         """Let `pending` name a call of a plugin while the block lasts."""
-        this = object()
-        self._pending[this] = name, time.monotonic()
-        try:
-            yield
-        finally:
-            del self._pending[this]
+        return calling(self._pending, name)
 
     def pending(self) -> tuple[str, float] | None:
         """Return the first call that has not returned and its seconds. Any thread may ask."""

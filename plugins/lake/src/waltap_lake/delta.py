@@ -18,6 +18,8 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
+    KEEP_BUSY,
+    KEEP_TRIES,
     RECREATED,
     LakeConnection,
     LakeOffset,
@@ -90,7 +92,9 @@ class DeltaLake(LakeConnection):
     def keep(self, offset: LakeOffset) -> None:
         known, text, self.generation = self._stored(), offset.encode(), offset.generation
         assert self._positions is not None, "open comes first"
-        while self._stored() != text:
+        for _ in range(KEEP_TRIES):
+            if self._stored() == text:
+                return
             with self.failing(self._name()):
                 # The commit would hold the interpreter's lock while the store does not answer.
                 self._positions.update_incremental()
@@ -103,6 +107,7 @@ class DeltaLake(LakeConnection):
                     raise_if_not_exists=False,
                     commit_properties=self.commit([]),
                 )
+        raise LakeUnavailable(f"{self._name()} {KEEP_BUSY}", location=self.location)
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         from deltalake import DeltaTable

@@ -18,6 +18,8 @@ from waltap.errors import SinkError
 from waltap_lake.errors import LakeFenced, LakeGone, LakeRefused, LakeTableUnfit, LakeUnavailable
 from waltap_lake.lake import (
     GONE,
+    KEEP_BUSY,
+    KEEP_TRIES,
     RECREATED,
     LakeConnection,
     LakeOffset,
@@ -77,7 +79,7 @@ class IcebergLake(LakeConnection):
         name, text, table = f"waltap.{self.pipeline}", offset.encode(), self._positions
         known = table.properties.get(name)
         with self.failing(self._name):
-            while True:
+            for _ in range(KEEP_TRIES):
                 # pyiceberg would overwrite the offset of another instance, so read it before.
                 table.refresh()
                 if table.properties.get(name) not in (known, text):
@@ -87,6 +89,7 @@ class IcebergLake(LakeConnection):
                     with table.transaction() as transaction:
                         transaction.set_properties({name: text})
                     return
+        raise LakeUnavailable(f"{self._name} {KEEP_BUSY}", location=self.location)
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         return _IcebergTable(self, name, self.made(name, schema))

@@ -71,6 +71,9 @@ class LakeOffset(msgspec.Struct, frozen=True):
 # Verbs of messages about a table that is missing, or that another table has replaced.
 GONE: Final = "no longer exists"
 RECREATED: Final = "was created again"
+# How often an offset is stored while other pipelines store theirs in the same table.
+KEEP_TRIES: Final = 20
+KEEP_BUSY: Final = "has been changed by other pipelines at each try"
 
 
 class LakeTableName(NamedTuple):

@@ -83,7 +83,7 @@ def _wait_for_end(engine: "Engine", signals: socket.socket, ended: threading.Eve
             if asked is None and ENDS.intersection(numbers):
                 engine.stop(longest)
                 asked = time.monotonic()
-        held = None if asked is None else engine.pending_sink_call(asked)
+        held = None if asked is None else engine.pending_call(asked)
         if held is not None and held[1] >= longest:
             _end(*held)
 

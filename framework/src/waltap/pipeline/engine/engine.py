@@ -216,12 +216,12 @@ class Engine:
         """
         self._run.state.end_within(within_s)
 
-    def pending_sink_call(self, since: float) -> tuple[str, float] | None:
+    def pending_call(self, since: float) -> tuple[str, float] | None:
         """Return the pending call of a sink or hook and its seconds, None without one.
 
         Time counts from ``since`` of the monotonic clock at the earliest. Any thread may ask.
         """
-        return self._run.held(since)
+        return self._run.pending_call(since)
 
     def reload(self, profile: Profile) -> ReloadResult:
         """Apply the reloadable properties of ``profile``, the same one read again.

@@ -214,18 +214,18 @@ class PipelineRun:
 
         The first warning comes after `waltap.stall.ms`, others when that time has doubled.
         """
-        held, profile = self.held(), self.state.profile
-        if held is None or not self._stalls(held):
+        pending, profile = self.pending_call(), self.state.profile
+        if pending is None or not self._stalls(pending):
             if self._next_word_s:
                 log.info("the pipeline continues", extra={"pipeline": profile.name})
             self._next_word_s = 0.0
-        elif held[1] >= self._next_word_s:
-            what, seconds = held
+        elif pending[1] >= self._next_word_s:
+            what, seconds = pending
             self._next_word_s = 2 * seconds
             text = f"{what} for {duration(seconds)}; the pipeline waits for it"
             log.warning("%s", text, extra={"pipeline": profile.name})
 
-    def held(self, since: float | None = None) -> tuple[str, float] | None:
+    def pending_call(self, since: float | None = None) -> tuple[str, float] | None:
         """Return a text of the unfinished call and its seconds. Any thread may ask.
 
         They count from ``since`` of the monotonic clock at the earliest.
@@ -252,7 +252,7 @@ class PipelineRun:
         state, since_ns = self.state.entered
         waiting = None if delivery is None else delivery.waiting_since
         in_flight = counts.calls.in_flight()
-        held = self.held()
+        pending = self.pending_call()
         by_table = counts.by_table
         return PipelineStatus(
             pipeline=self.state.profile.name,
@@ -271,7 +271,7 @@ class PipelineRun:
             **gauges._asdict(),
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
-            stalled=held is not None and self._stalls(held),
+            stalled=pending is not None and self._stalls(pending),
             captured_tables=self.state.captured_tables,
             snapshot=tuple(counts.tables.values()),
             reconnects=counts.reconnects,
@@ -349,8 +349,8 @@ class PipelineRun:
             return lag_ms
         return max(lag_ms or 0, self.state.now_ms() - oldest_ms)
 
-    def _stalls(self, held: tuple[str, float]) -> bool:
-        return held[1] * 1000 >= self.state.profile.engine.stall_ms
+    def _stalls(self, pending: tuple[str, float]) -> bool:
+        return pending[1] * 1000 >= self.state.profile.engine.stall_ms
 
     def ready(self) -> None:
         """Write the ready file: later commits are captured."""

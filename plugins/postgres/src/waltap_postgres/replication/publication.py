@@ -362,6 +362,8 @@ def _whole_trees(
     keyed = [t for t in captured if t.partitioned and t.primary_key and t.immediate_key]
     roots = {t.relation.table_id for t in keyed}
     roots -= foreign_tables(catalogue, sorted(roots)).keys()
+    if names.issuperset(partitions(catalogue, roots)):  # mostly: one query for all
+        return roots
     return {root for root in roots if names.issuperset(partitions(catalogue, [root]))}
 
 

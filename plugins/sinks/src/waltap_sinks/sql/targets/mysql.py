@@ -29,14 +29,14 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import (
+    LINK_LOSES,
     NO_SETS,
     QUESTION_S,
     SILENCE_S,
-    SWALLOWED,
     Assignments,
     BoundTable,
     ExistingColumn,
-    Silence,
+    SilenceWatch,
     SqlTarget,
     TargetDescription,
     WriteObstacle,
@@ -74,7 +74,7 @@ NUMBERS: Final = {
 }
 TOO_LARGE, NO_SERVER, SERVER_LOST = 1153, 2003, 2013
 POLL_MS: Final = 100
-WORKS: Final = "SELECT command <> 'Sleep' FROM information_schema.processlist WHERE id = %s"
+IS_BUSY: Final = "SELECT command <> 'Sleep' FROM information_schema.processlist WHERE id = %s"
 MEANINGS: Final = {number: kind for kind, numbers in NUMBERS.items() for number in numbers}
 COLUMNS: Final = """
     SELECT column_name, column_type, extra, collation_name, table_type
@@ -168,41 +168,40 @@ class MysqlTarget(SqlTarget):
         self.collated = f"CHARACTER SET utf8mb4 COLLATE {self._collation}"
         self.word_type = f"varchar(191) {self.collated}"
         self.text_type = f"longtext {self.collated}"
-        if self._left is not None:
-            self._works(self._left, True)
+        if self._abandoned is not None:
+            self._is_busy(self._abandoned, True)
         ((folding, most, session),) = self.run(
             "SELECT @@lower_case_table_names, @@max_allowed_packet, connection_id()"
         )
         self.ignores_table_case, self._raw.max_allowed_packet = bool(folding), most
         if session == self._raw.thread_id():  # not behind a proxy, which exchanges sessions
-            self._raw._execute_command = partial(self._send, partial(self._works, session))  # noqa: SLF001
+            self._raw._execute_command = partial(self._send, partial(self._is_busy, session))  # noqa: SLF001
         if self._properties.foreign_keys == "auto":
             self.run("SET SESSION foreign_key_checks = 0")
 
-    def _send(self, works: Callable[[bool], bool], command: int, sql: Any) -> None:
+    def _send(self, is_busy: Callable[[bool], bool], command: int, sql: Any) -> None:
         """Send a command and wait for the first bytes of its answer."""
         raw = self._raw
         type(raw)._execute_command(raw, command, sql)  # noqa: SLF001
-        answer, silence = select.poll(), Silence(works)
+        answer, watch = select.poll(), SilenceWatch(is_busy)
         answer.register(raw._sock, select.POLLIN)  # noqa: SLF001
         while not answer.poll(POLL_MS):
-            if silence.is_final():
+            if watch.is_final():
                 raw._force_close()  # noqa: SLF001
-                raise pymysql.OperationalError(SERVER_LOST, SWALLOWED)
+                raise pymysql.OperationalError(SERVER_LOST, LINK_LOSES)
 
-    def _works(self, session: int, end: bool) -> bool:
-        self._left = session if end else None
+    def _ask_about(self, session: int, end: bool) -> bool | None:
         try:
             with contextlib.closing(self._connected(read_timeout=QUESTION_S)) as other:
                 cursor = other.cursor()
-                cursor.execute(WORKS, [session])
-                ((works,),) = cursor.fetchall() or ((None,),)
-                if end and works == 0:
+                cursor.execute(IS_BUSY, [session])
+                ((busy,),) = cursor.fetchall() or ((None,),)
+                if end and busy == 0:
                     cursor.execute(f"KILL {session}")
         except pymysql.MySQLError as error:
-            return error.args[0] not in {SERVER_LOST, NO_SERVER}  # a refusal is a sign of life
-        self._left = None
-        return bool(works)
+            # a refusal is a sign of life
+            return None if error.args[0] in {SERVER_LOST, NO_SERVER} else True
+        return bool(busy)
 
     def close(self) -> None:
         raw, self._raw = self._raw, None

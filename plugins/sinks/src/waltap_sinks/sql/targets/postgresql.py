@@ -49,14 +49,14 @@ from waltap_sinks.sql.targets.postgres_statements import (
     update_statement,
 )
 from waltap_sinks.sql.targets.target import (
+    LINK_LOSES,
     NO_SETS,
     QUESTION_S,
-    SWALLOWED,
     Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
-    Silence,
+    SilenceWatch,
     SqlTarget,
     TargetDescription,
     WriteObstacle,
@@ -115,11 +115,12 @@ SESSION: Final = {
 PATH: Final = (
     b"SELECT pg_catalog.current_schemas(false)::pg_catalog.text[], pg_catalog.pg_backend_pid()"
 )
-# A session whose backend waits for the client does not work.
-WORKS: Final = """
+# A session whose backend waits for the client is not busy. Its number may be another one's by now.
+IS_BUSY: Final = """
     SELECT wait_event_type IS DISTINCT FROM 'Client',
       %s AND wait_event_type = 'Client' AND pg_catalog.pg_terminate_backend(pid)
-    FROM pg_catalog.pg_stat_activity WHERE pid = %s
+    FROM pg_catalog.pg_stat_activity
+    WHERE pid = %s AND application_name = pg_catalog.current_setting('application_name')
 """
 # The schema of a table without one: the first of the user's path that has it.
 SCHEMA_OF_TABLE: Final = """
@@ -233,24 +234,24 @@ UNKNOWN_NAMES: Final = frozenset({"3F000", "42703", "42704", "42883", "42P01"})
 class _Connection(psycopg.Connection[Any]):
     """End a wait for a server that waits for the client."""
 
-    works: Callable[[bool], bool] | None = None
+    is_busy: Callable[[bool], bool] | None = None
 
     def wait(self, gen: Any, *arguments: Any, **more: Any) -> Any:
         return super().wait(self._watched(gen), *arguments, **more)
 
     def _watched(self, gen: Any) -> Any:
-        silence = None
+        watch = None
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if ready or self.works is None:
-                    silence = None
-                elif silence is None:
-                    silence = Silence(self.works)
-                elif silence.is_final():
+                if ready or self.is_busy is None:
+                    watch = None
+                elif watch is None:
+                    watch = SilenceWatch(self.is_busy)
+                elif watch.is_final():
                     self.pgconn.finish()
-                    raise psycopg.errors.ConnectionTimeout(SWALLOWED)
+                    raise psycopg.errors.ConnectionTimeout(LINK_LOSES)
                 wanted = gen.send(ready)
         except StopIteration as end:
             return end.value
@@ -291,13 +292,13 @@ class PostgresTarget(SqlTarget):
         # Another encoding, of the url or the environment, lacks characters.
         own["client_encoding"] = "UTF8"
         self._dial = partial(_Connection.connect, **{**DEAD_LINK, **given, **own}, autocommit=True)
-        if self._left is not None:
-            self._works(self._left, True)
+        if self._abandoned is not None:
+            self._is_busy(self._abandoned, True)
         raw = self._raw = self._dial()
         more = SESSION | {"lock_timeout": f"{self._properties.lock_timeout_ms}ms"}
         ((self._path, session),) = raw.execute(PATH).fetchall()
         if session == raw.info.backend_pid:  # not behind a pooler, which exchanges sessions
-            raw.works = partial(self._works, session)
+            raw.is_busy = partial(self._is_busy, session)
         raw.execute(beginning(raw.info.server_version, more=more).encode())
         raw.autocommit = False
         if self._properties.foreign_keys == "auto":
@@ -306,17 +307,15 @@ class PostgresTarget(SqlTarget):
                 self._replica = True
         raw.commit()
 
-    def _works(self, session: int, end: bool) -> bool:
-        self._left = session if end else None
+    def _ask_about(self, session: int, end: bool) -> bool | None:
         try:
             with self._dial() as other:
-                other.works = lambda _end: False
-                row = other.execute(WORKS, [end, session]).fetchone()
+                other.is_busy = lambda _end: False
+                row = other.execute(IS_BUSY, [end, session]).fetchone()
         except psycopg.errors.ConnectionTimeout:
-            return False
+            return None
         except psycopg.Error:
             return True  # a refusal is a sign of life
-        self._left = None
         return row is not None and row[0]
 
     def move_table(self, old: TargetName, new: TargetName) -> None:

@@ -137,26 +137,24 @@ KEYS_AT_ONCE: Final = 200
 SILENCE_S = 30.0
 # A connection for such a question ends after so many.
 QUESTION_S: Final = 10
-SWALLOWED: Final = (
-    "the server waits for the client, too: the link between them swallows what is sent"
-)
+LINK_LOSES: Final = "the server waits for the client, too: the link between them loses what is sent"
 
 
-class Silence:
+class SilenceWatch:
     """Judge a server that does not answer a statement.
 
-    ``works`` asks over another connection whether the server works for this one. If not twice in a
-    row, the link has lost the statement or its answer, though the systems at its ends acknowledge
-    all bytes; given True, ``works`` ends the session in the server, which has locks.
+    ``is_busy`` asks over another connection whether the server works for this one. If not twice in
+    a row, the link has lost the statement or its answer, though the systems at its ends acknowledge
+    all bytes; given True, ``is_busy`` ends the session in the server, which has locks.
     """
 
-    def __init__(self, works: Callable[[bool], bool]) -> None:
-        self._works, self._since, self._idle = works, time.monotonic(), 0
+    def __init__(self, is_busy: Callable[[bool], bool]) -> None:
+        self._is_busy, self._since, self._idle = is_busy, time.monotonic(), 0
 
     def is_final(self) -> bool:
         """Return whether no answer will come, while none has come."""
         if self._idle < 2 and time.monotonic() - self._since >= SILENCE_S:
-            self._idle = 0 if self._works(self._idle == 1) else self._idle + 1
+            self._idle = 0 if self._is_busy(self._idle == 1) else self._idle + 1
             self._since = time.monotonic()
             return False
         return self._idle == 2
@@ -219,13 +217,25 @@ class SqlTarget(abc.ABC):
         self._rows: TypedRows | None = None
         self._savepoints = itertools.count(1)
         # The server's number of a session behind a silent link, which may still have locks.
-        self._left: int | None = None
+        self._abandoned: int | None = None
 
     # --- life ---
 
     def open(self) -> None:
         self._raw = self._connected()
         self.prepare()
+
+    def _is_busy(self, session: int, end: bool) -> bool:
+        """Return whether the server works for a session; ``end`` ends it if not."""
+        self._abandoned = session if end else None
+        found = self._ask_about(session, end)
+        if found is not None:
+            self._abandoned = None
+        return bool(found)
+
+    def _ask_about(self, session: int, end: bool) -> bool | None:
+        """Answer `_is_busy` over another connection; None without an answer."""
+        return True
 
     def _connected(self, **more: Any) -> Any:
         """Return a connection; ``more`` are arguments of the driver besides `options`."""
@@ -512,13 +522,15 @@ class SqlTarget(abc.ABC):
         ] or [*table.key]
         statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{_of_key(table)}"
         values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
+        count = self.many(statement, values)
+        if count == len(rows):
+            return count
         missing = [
             row
             for row, given in zip(rows, zip(*values, strict=True), strict=True)
             if not self.change(statement, given)
         ]
-        count = len(rows) - len(missing)
-        return count + self._put(ending, table, chosen, missing) if missing else count
+        return len(rows) - len(missing) + self._put(ending, table, chosen, missing)
 
     def _put(
         self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
