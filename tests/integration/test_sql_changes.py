@@ -20,6 +20,7 @@ from tests.harness.sql import (
 
 from waltap.changes.decode.message import Truncate
 from waltap.changes.transactions.position import Position
+from waltap.errors import SinkError
 from waltap_sinks.sql.errors import SqlConstraintViolated, SqlFenced, SqlTransactionGap
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.targets.target import SqlTarget
@@ -156,6 +157,18 @@ def test_a_key_becomes_wider_beside_an_index(place):
     source.update(two, ["1"], v="9999999999")
     place.deliver(source.commit())
     assert place.rows("t", "id", "v") == [("1", "9999999999"), ("9999999999", "7")]
+
+
+def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
+    one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
+    source = Model()
+    duck.deliver(source.inserted(one, ["1"]))
+    duck.execute("CREATE TABLE child (id int REFERENCES t (id))")
+    part = source.inserted(two, ["9999999999"])
+    assert duck.refuses(SinkError, part, match="child").code == "WT-5711"
+    duck.execute("DROP TABLE child")
+    duck.deliver(part)
+    assert duck.rows("t", "id") == [("1",), ("9999999999",)]
 
 
 def test_a_part_of_a_key_that_nothing_maps_is_text(place):

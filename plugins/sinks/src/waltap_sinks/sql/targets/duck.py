@@ -259,7 +259,8 @@ class DuckTarget(SqlTarget):
             return SqlConflict
         if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException)):
             return SqlValueUnfit
-        if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+        missing = isinstance(error, (duckdb.BinderException, duckdb.CatalogException))
+        if missing and "Could not drop" not in str(error):  # another table refers to it
             return SqlColumnMissing
         return None
 
