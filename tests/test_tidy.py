@@ -465,16 +465,6 @@ def test_every_dependency_is_pinned() -> None:
             ]
 
 
-def test_members_of_the_workspace_have_one_version() -> None:
-    framework = tomllib.loads((ROOT / "framework/pyproject.toml").read_text())["project"]
-    for folder in PACKAGES.values():
-        text = (ROOT / folder).parent.joinpath("pyproject.toml").read_text()
-        project = tomllib.loads(text)["project"]
-        assert project["version"] == framework["version"], folder
-        ours = [r for r in project["dependencies"] if r.startswith("waltap")]
-        assert all(r.endswith(f"=={framework['version']}") for r in ours), folder
-
-
 # --- imports -----------------------------------------------------------------------------------------
 
 

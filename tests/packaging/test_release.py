@@ -1,5 +1,7 @@
-"""What ``make dist`` gives: the same bytes wherever it is built, an SBOM, and wheels that work when installed."""
+"""What ``make dist`` gives: the same bytes wherever it is built, an SBOM, and wheels with their own package, whole
+and alone, that work when installed."""
 
+import email.parser
 import hashlib
 import json
 import os
@@ -8,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from packaging.utils import canonicalize_name
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
 from tests.harness.servers.jars import unpack
 
+import waltap
 from waltap.base.plugin_errors import brought, extra_for
 from waltap.plugins.host import Host
 from waltap.ports.specs import KINDS
@@ -78,6 +82,46 @@ def test_the_list_of_hashes_is_of_all_files(release):
     )
     assert reported == hashes(release)
     assert len(reported) == 2 * len(members()) + 1
+
+
+FOUND_BY_NAME = {"waltap_spark": ("pyspark_waltap/",)}
+"""Modules that a host looks for by how they are called."""
+
+
+@pytest.mark.parametrize("folder", members(), ids=lambda folder: folder.name)
+def test_a_wheel_has_its_package_and_what_is_published_of_it(release, folder):
+    """All of its modules and nothing else; and a page that stands alone: no link of it leads into the checkout."""
+    package = "waltap" if folder.name == "framework" else f"waltap_{folder.name}"
+    (file,) = release.glob(f"{package}-*.whl")
+    with zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+        (about,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = email.parser.BytesParser().parsebytes(archive.read(about))
+    own = (f"{package}/", f"{package}-", *FOUND_BY_NAME.get(package, ()))
+    assert [name for name in names if not name.startswith(own)] == []
+    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
+    modules = (folder / "src" / package).rglob("*.py")
+    assert {str(path.relative_to(folder / "src")) for path in modules} <= set(names)
+    assert f"{package}/py.typed" in names
+    for ending in ("entry_points.txt", "licenses/LICENSE"):
+        assert [name for name in names if name.endswith(ending)], ending
+
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+    assert metadata["Summary"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier", ())
+    page = metadata.get_payload()
+    assert isinstance(page, str)
+    assert page.startswith(f"# {metadata['Name']}")
+    assert [link for link in re.findall(r"\]\(([^)]+)\)", page) if "://" not in link] == []
+
+    # a release is one set: each requires the others at its own version, and no range of them
+    assert metadata["Version"] == waltap.__version__
+    wanted = [Requirement(each) for each in metadata.get_all("Requires-Dist", ())]
+    ours = {str(each.specifier) for each in wanted if each.name.startswith("waltap")}
+    assert ours == {f"=={waltap.__version__}"}
+    # pyarrow has not required numpy since its version 18
+    assert len({each.name for each in wanted} & {"pyarrow", "numpy"}) != 1
 
 
 def test_the_sbom_has_what_the_wheels_require(release):
@@ -175,7 +219,7 @@ def clean(release, tmp_path_factory) -> Path:
     return place / "bin/waltap"
 
 
-def waltap(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
+def says(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WALTAP"))}
     done = subprocess.run(
         [program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
@@ -185,8 +229,8 @@ def waltap(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
 
 
 def test_installed_wheels_say_what_they_have(clean, tmp_path):
-    assert "waltap run" in waltap(clean, "--help", cwd=tmp_path)
-    listed = waltap(clean, "plugins", cwd=tmp_path)
+    assert "waltap run" in says(clean, "--help", cwd=tmp_path)
+    listed = says(clean, "plugins", cwd=tmp_path)
     assert {"framework", "decoders", "postgres", "types"} <= set(
         re.findall(r"^ *(\w+)", listed, re.M)
     )
@@ -206,7 +250,7 @@ MISSING = {
 
 def test_what_is_not_installed_names_its_extra(clean, tmp_path):
     for line, (code, extra) in MISSING.items():
-        said = waltap(clean, *line.split(), cwd=tmp_path, code=code)
+        said = says(clean, *line.split(), cwd=tmp_path, code=code)
         assert f"pip install 'waltap[{extra}]'" in " ".join(said.split()), line
 
 
@@ -230,10 +274,10 @@ def test_extras_are_what_our_plugins_register():
 @pytest.mark.needs_postgres
 def test_installed_wheels_take_a_database_to_json_lines(clean, database, tmp_path):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    waltap(
+    says(
         clean, "run", database.dsn, "--sink", "jsonl:out.jsonl", "--set", "name=released",
         "--set", "topic.prefix=s", "--until-idle", "0.3", cwd=tmp_path,
     )  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["value"]["after"]["id"] for line in lines] == [1, 2]
-    waltap(clean, "drop", database.dsn, "--set", "name=released", "--yes", cwd=tmp_path)
+    says(clean, "drop", database.dsn, "--set", "name=released", "--yes", cwd=tmp_path)

@@ -101,7 +101,7 @@ RARE: Final = {
     r"hunt/test_hunt.py::test_nothing_is_found\[(?![45]\])": "two seeds",
     r"hunt/test_hunt.py::test_what_arrives": "hunt",
     r"hunt/test_hunt.py::test_two_slots": "integration/yugabyte/test_parallel.py",
-    r"packaging/test_release.py::test_(another_folder|installed)": "test_wheels.py",
+    r"packaging/test_release.py::test_(another_folder|installed)": "its other tests",
     r"differential/test_recorded_events.py::.*\[notifications(_control)?\]": "test_signals.py, test_incremental_snapshot.py: they wait for long",
     r"differential/test_generated": "the recorded events",
     r"differential/test_converters.py::test_((protobuf|avro)_of_every_type|enhanced)": "what Debezium recorded",
