@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.harness.busy_lake import looks_right_while_it_runs
-from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, relation
+from tests.harness.changelog import relation
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.spark import Rig
@@ -17,16 +16,12 @@ from tests.harness.spark import Rig
 from waltap.cli.profile_source import connected
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_sinks.comparison import TableDifferences, comparison_table
+from waltap_sinks.comparison import comparison_table
 from waltap_sinks.comparison.commands import print_comparison
 from waltap_sinks.comparison.source import CaptureScope
-from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare, missing_tables
-from waltap_spark.session.session import prepare
 from waltap_spark.state.modes import ModeRules
-from waltap_spark.state.output import SparkOutput
 
 # --- comparisons ----------------------------------------------------------------------------------
 
@@ -81,74 +76,46 @@ ROWS = [
 ]  # fmt: skip
 
 
-def compared(
-    folder: Path,
-    spark: Any,
-    database: Any,
-    source: list[Any],
-    then: str = "SELECT",
-    rows: Any = ROWS,
-) -> TableDifferences:
-    """Put ``rows`` into Spark and ``source`` into PostgreSQL, where ``then`` is run; compare."""
-    log = ChangeLogSink(ChangeLogProperties(path=str(folder / "log")), context(folder))
-    log.open()
-    log.write(batch(Model().inserted(TABLE, *rows)))
-    log.flush()
-    log.close()
-    session, output = prepare(spark), SparkOutput(str(folder / "out"))
-    reader = ChangeLog(str(folder / "log"))
-    applier = OutputApplier(session, reader, output)
-    applier.open()
-    applier.apply(list(reader.manifests()))
-    applier.close()
+DIFFERING = [[str(10 + at), *ROWS[0][1:]] for at in range(1, len(COLUMNS))]
+"""Rows of which the source then lacks another value each."""
+
+
+def test_equal_rows_have_equal_hashes_for_every_type_and_each_value_that_differs_is_seen(
+    spark, database, tmp_path
+):
+    """Rows of a child are not those of its parent: the server sends them as changes of the child."""
+    rig = Rig(tmp_path, spark)
+    rig.insert(TABLE, *ROWS, *DIFFERING)
+    tables = LiveTables(rig.spark, rig.output)
     with database.connect() as connection:
         columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
         connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
-        for row in source:
-            log_positions = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
-            connection.execute(f"INSERT INTO t VALUES ({log_positions})", row)
-        connection.execute(then)
-        (found,) = compare(connection, LiveTables(session, output))
-    return found
-
-
-def test_equal_rows_have_equal_hashes_for_every_type(spark, database, tmp_path):
-    found = compared(tmp_path, spark, database, ROWS[::-1])
-    assert found.left_out == ()
-    assert found.equal, found
-    assert (found.source_rows, found.target_rows) == (4, 4)
-
-
-def test_rows_of_a_child_are_not_those_of_its_parent(spark, database, tmp_path):
-    """The server sends them as changes of the child, and a table may have some of its own besides."""
-    child = "CREATE TABLE child () INHERITS (t); INSERT INTO child SELECT * FROM t"
-    found = compared(tmp_path, spark, database, ROWS, child)
-    assert found.equal, found
-    assert (found.source_rows, found.target_rows) == (4, 4)
-
-
-def test_each_value_that_differs_is_seen(spark, database, tmp_path):
-    """The source lacks another value in each row."""
-    rows = [[str(10 + at), *ROWS[0][1:]] for at in range(1, len(COLUMNS))]
-    source = [[*row[:at], None, *row[at + 1 :]] for at, row in enumerate(rows, 1)]
-    found = compared(tmp_path, spark, database, source, rows=rows)
-    assert found.source_rows == found.target_rows
-    assert found.keys == {(row[0],) for row in rows}
-    assert found.columns == tuple(name for name, _ in COLUMNS[1:])
-    assert (found.missing, found.surplus) == ((), ())
-    assert [line.partition(": NULL | ")[0] for line in found.rows] == [
-        f"(id={10 + at}) {COLUMNS[at][0]}" for at in range(1, 1 + len(found.rows))
-    ]
-    assert not any(";" in line for line in found.rows), "no other value differs"
-
-
-def test_a_missing_row_and_a_doubled_one_are_seen(spark, database, tmp_path):
-    less = compared(tmp_path, spark, database, ROWS[:3])
-    assert not less.equal
-    assert (less.columns, less.missing, less.surplus) == ((), (), ("(id=4)",))
+        for row in (*ROWS[::-1], *DIFFERING):
+            values = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
+            connection.execute(f"INSERT INTO t VALUES ({values})", row)
+        connection.execute("CREATE TABLE child () INHERITS (t); INSERT INTO child SELECT * FROM t")
+        (found,) = compare(connection, tables)
+        assert (found.left_out, found.equal) == ((), True), found
+        assert found.source_rows == found.target_rows == len(ROWS) + len(DIFFERING)
+        for at, (name, _kind) in enumerate(COLUMNS[1:], 11):
+            connection.execute(f"UPDATE ONLY public.t SET {name} = NULL WHERE id = {at}")
+        (found,) = compare(connection, tables)
+        assert found.source_rows == found.target_rows
+        assert found.keys == {(row[0],) for row in DIFFERING}
+        assert found.columns == tuple(name for name, _ in COLUMNS[1:])
+        assert (found.missing, found.surplus) == ((), ())
+        assert [line.partition(": NULL | ")[0] for line in found.rows] == [
+            f"(id={10 + at}) {COLUMNS[at][0]}" for at in range(1, 1 + len(found.rows))
+        ]
+        assert not any(";" in line for line in found.rows), "no other value differs"
+        connection.execute("DELETE FROM ONLY public.t WHERE id > 3")
+        connection.execute("INSERT INTO public.t (id) VALUES (99)")
+        (found,) = compare(connection, tables)
+    assert (found.columns, found.missing) == ((), ("(id=99)",))
+    assert found.surplus[0] == "(id=11)"
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(comparison_table([less], "Spark"))
-    assert "only in Spark: (id=4)" in console.export_text()
+    console.print(comparison_table([found], "Spark"))
+    assert "only in Spark: (id=11)" in console.export_text()
 
 
 def test_a_row_that_is_there_twice_is_seen(tmp_path, spark, database):
