@@ -1,8 +1,10 @@
 """Names: columns by rules, names as they are made beside them, and any that PostgreSQL allows."""
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,6 +25,7 @@ from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.session import session
 from waltap_spark.state.modes import ModeRules
+from waltap_spark.state.output import SparkOutput
 
 # --- columns by rules -----------------------------------------------------------------------------
 
@@ -163,12 +166,12 @@ STRANGE = msgspec.structs.replace(
 )
 
 
-@pytest.fixture
-def rig(spark, tmp_path) -> Rig:
-    made = Rig(tmp_path, spark)
+@pytest.fixture(scope="module")
+def rig(spark, tmp_path_factory) -> Rig:
+    """Tables that tests only read."""
+    made = Rig(tmp_path_factory.mktemp("odd"), spark)
     for table in (PLAIN, STRANGE):
-        made.db.insert(table, ["1", "one"], ["2", "two"])
-        made.commit()
+        made.write(table, ["1", "one"], ["2", "two"])
         made.db.update(table, ["2"], **{COLUMN: "zwei"})
         made.commit()
     made.apply()
@@ -183,16 +186,18 @@ def asked(rig, spark_sql) -> Callable[..., Result]:
 
 
 def test_every_table_can_be_asked_for_in_sql(rig, asked):
+    """Values are shown as they are."""
     for view in ("plain", '`Odd.Na me``"`'):
-        found = asked(f"SELECT `we``ird.col umn` FROM {view} WHERE id = 2")
+        found = asked(
+            f"SELECT `we``ird.col umn`, '[bold]a[/red]' AS `[/b]` FROM {view} WHERE id = 2"
+        )
         assert found.exit_code == 0, found.output
-        assert "zwei" in found.output
-        assert "plain" in found.output
-        assert '`Odd.Na me``"`' in found.output, "as a query must write it"
-    history = LiveTables(rig.spark, rig.output)
-    history.register()
-    frame = rig.spark.sql('SELECT count(*) FROM `Odd.Na me`"_changes`'.replace('`"', '``"'))
-    assert frame.first()[0] == 3
+        for shown in ("zwei", "[bold]a[/red]", "[/b]"):
+            assert shown in found.output
+        for name in ("plain", '`Odd.Na me``"`'):
+            assert name in found.output, "as a query must write it"
+    LiveTables(rig.spark, rig.output).register()
+    assert rig.spark.sql('SELECT count(*) FROM `Odd.Na me``"_changes`').first()[0] == 3
 
 
 @pytest.fixture
@@ -213,13 +218,6 @@ def test_statements_that_are_typed_are_answered(asked):
 
 def test_keywords_and_functions_are_completed(spark):
     assert {"SELECT", "count", "date_trunc"} <= set(sql_words(spark))
-
-
-def test_values_are_shown_as_they_are(asked):
-    found = asked("SELECT '[bold]a[/red]' AS `[/b]` FROM plain WHERE id = 1")
-    assert found.exit_code == 0, found.output
-    assert "[bold]a[/red]" in found.output
-    assert "[/b]" in found.output
 
 
 def test_a_process_of_its_own_writes_values_as_json(rig):
@@ -244,20 +242,16 @@ def test_what_spark_refuses_has_a_code(asked):
     assert "UNRESOLVED_COLUMN" in refused.output
 
 
-def test_status_shows_what_stands_still_as_it_was_reported(rig):
-    state = rig.output.state()
-    table = rig.output.table("plain", state)
+def test_status_shows_what_stands_still_as_it_was_reported(rig, tmp_path):
+    output = SparkOutput(str(shutil.copytree(rig.folder / "out", tmp_path / "out")))
+    state = output.state()
+    table = output.table("plain", state)
     still = msgspec.structs.replace(
         table, failed="WT-5268 [/lake] is [full]", log_position=state.log_position
     )
-    rig.output.commit(
-        msgspec.structs.replace(
-            state, number=state.number + 1, tables={**state.tables, table.name: still}
-        )
-    )
-    found = CliRunner().invoke(application, ["status", str(rig.folder / "out")])
-    assert found.exit_code == 0, found.exception
-    assert "WT-5268 [/lake] is [full]" in found.output
+    tables = {**state.tables, table.name: still}
+    output.commit(msgspec.structs.replace(state, number=state.number + 1, tables=tables))
+    assert "WT-5268 [/lake] is [full]" in status(tmp_path)
 
 
 def test_every_table_is_compared(rig, database):
@@ -278,33 +272,37 @@ ITEMS = relation("public.items", [("id", "int4"), ("v", "text")], numbers=(1, 2)
 QUIET = relation("public.quiet", [("id", "int4")], numbers=(1,))
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def status(folder: Path, *words: str) -> str:
+    found = CliRunner().invoke(application, ["status", str(folder / "out"), *words])
+    assert found.exit_code == 0, found.exception
+    return found.stdout
+
+
+@pytest.mark.parametrize(("table_format", "commits"), [("parquet", 4), ("delta", 12)])
 def test_status_counts_the_rows_of_each_table_and_prints_them_as_json(
-    delta, tmp_path, table_format
+    delta, tmp_path, table_format, commits
 ):
     """Also where Delta's log has a checkpoint, and rows of files were deleted."""
     rig = Rig(tmp_path, delta, table_format, parallel=1)
     rig.db.insert(QUIET, ["1"], ["2"])
-    for number in range(12):
+    for number in range(commits):
         rig.db.insert(ITEMS, *[[str(number * 3 + each), "new"] for each in range(3)])
         if number % 4 == 3:
             rig.db.update(ITEMS, [str(number)], v="changed")
             rig.db.delete(ITEMS, [str(number + 1)])
         rig.follow()
-    reported = waltap("spark", "status", rig.folder / "out", "--json")
-    assert reported.returncode == 0, reported.stderr
-    status = json.loads(reported.stdout)
-    tables = {each["table"]: each for each in status["tables"]}
+    reported = json.loads(status(tmp_path, "--json"))
+    tables = {each["table"]: each for each in reported["tables"]}
     live = LiveTables(rig.spark, rig.output)
     for name, each in tables.items():
         assert each["rows"] + each["pending"] >= live.current(name).count()
-        assert each["position"] == status["position"] == str(rig.applier.state.log_position)
+        assert each["position"] == reported["position"] == str(rig.applier.state.log_position)
         assert (each["suspended"], each["stale"]) == ("", [])
     if table_format == "delta":
         assert {name: each["rows"] for name, each in tables.items()} == {
             "public.items": live.current("public.items").count(),
             "public.quiet": 2,
         }
-        drawn = waltap("spark", "status", rig.folder / "out").stdout
+        drawn = status(tmp_path)
         assert "version" not in drawn
         assert f" {tables['public.items']['rows']} " in drawn
