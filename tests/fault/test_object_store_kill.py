@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyarrow import dataset, fs
 from tests.fault.lives import SEED, Lives
+from tests.harness.changelog import logged_ids
 from tests.harness.door import Door, s3_door
 from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import until
@@ -24,7 +25,6 @@ from tests.harness.servers.s3 import S3Server
 from waltap.base.files.errors import ObjectStoreUnavailable
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
-from waltap_sinks.changelog import ChangeLog
 
 KILLS = int(os.environ.get("WALTAP_TEST_S3_KILLS") or 2)
 SHARE = 0.05
@@ -86,8 +86,7 @@ class Trial(Lives):
     def log(self) -> list[int]:
         """Return the ids in the change log, by its own reader."""
         storage = StorageProperties.model_validate(self.s3.properties())
-        log = ChangeLog(FileStore(f"s3://{self.bucket}/log", storage))
-        return sorted(n for rows in log.rows("public", "t") for n in rows["id"].to_pylist())
+        return sorted(logged_ids(FileStore(f"s3://{self.bucket}/log", storage)))
 
 
 @contextmanager

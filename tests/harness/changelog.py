@@ -362,3 +362,9 @@ def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str,
                 values[name] = before[name]
             state[identity] = values
     return multiset if not key else list(state.values())
+
+
+def logged_ids(log: FileStore | Path, table: str = "t") -> list[int]:
+    """Return the ids of a table's rows in a change log, in its order."""
+    parts = ChangeLog(log if isinstance(log, FileStore) else str(log)).rows("public", table)
+    return [number for part in parts for number in part.column("id").to_pylist()]

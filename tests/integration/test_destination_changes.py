@@ -1,18 +1,11 @@
 """Two pipelines and one destination, one pipeline and two: nothing is left out without a word."""
 
 import shutil
-from pathlib import Path
 
 import pytest
-
-from waltap_sinks.changelog import ChangeLog
+from tests.harness.changelog import logged_ids
 
 pytestmark = pytest.mark.shop(sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-
-
-def logged(folder: Path) -> list[int]:
-    found = ChangeLog(str(folder)).rows("public", "t")
-    return [row for part in found for row in part["id"].to_pylist()]
 
 
 def test_a_change_log_of_another_pipeline_is_refused(shop):
@@ -37,7 +30,7 @@ def test_a_change_log_of_another_pipeline_is_refused(shop):
     (shop.folder / "away").rename(shop.folder / "log")
     shop.database.execute("INSERT INTO t VALUES (2)")
     run("mine")
-    assert logged(shop.folder / "log") == [1, 2]
+    assert logged_ids(shop.folder / "log") == [1, 2]
 
 
 def test_a_sink_that_takes_the_place_of_another_is_reported(shop):
@@ -67,6 +60,6 @@ def test_a_change_log_that_was_moved_lacks_nothing_and_an_older_copy_is_reported
     (shop.folder / "log").rename(shop.folder / "moved")
     shop.database.execute("INSERT INTO t VALUES (3)")
     assert "went to" not in run("moved")
-    assert logged(shop.folder / "moved") == [1, 2, 3]
+    assert logged_ids(shop.folder / "moved") == [1, 2, 3]
     assert "WT-5109" in run("copy", 1)
     assert "went to changelog:moved; changelog:other" in run("other")
