@@ -158,25 +158,18 @@ def test_keys_land_where_kafkas_own_tests_say(place):
     assert places == {key: (number & 0x7FFFFFFF) % 7 for key, number in hashes.items()}
 
 
-def test_a_partition_that_a_record_names_is_taken(place):
+def test_a_partition_and_a_time_that_a_record_has_are_those_of_the_message(place):
     place.create(3)
-    made = place.opened()
-    flushed(made, 1, *(place.record(b"k", partition=p) for p in (2, 0, 2)))
-    assert [m.partition() for m in place.read()] == [0, 2, 2]
+    made, stamp, before = place.opened(), 1_767_225_600_123, int(time.time() * 1000) - 60_000
+    stamped = place.record(b"k", partition=0, timestamp=stamp)
+    flushed(made, 1, *[place.record(b"k", partition=2)] * 2, stamped)
+    found = place.read()
+    assert [m.partition() for m in found] == [0, 2, 2]
+    given, *now = (m.timestamp()[1] for m in found)
+    assert (given, min(now) > before) == (stamp, True)
     with pytest.raises(KafkaTopicUnusable, match=r"(?i)partition"):
         for _ in range(2):  # librdkafka may show at once, or in a report
             flushed(made, 2, place.record(b"k", partition=9))
-
-
-def test_a_time_that_a_record_has_is_that_of_the_message(place):
-    place.create()
-    made = place.opened()
-    before = int(time.time() * 1000) - 60_000
-    stamped = place.record(b"k", timestamp=1_767_225_600_123)
-    flushed(made, 1, stamped, place.record(b"k"))
-    (_, given), (_, now) = [m.timestamp() for m in place.read()]
-    assert given == 1_767_225_600_123
-    assert now > before
 
 
 @BOTH
@@ -194,7 +187,7 @@ def test_a_time_that_the_topic_refuses_is_not_tried_again(place, guarantee):
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_missing_topics_are_made_as_their_group_says(place):
+def test_missing_topics_are_made_as_their_group_says_or_named(place):
     made = place.opened(
         topic__creation__groups="kept",
         topic__creation__default__partitions="2",
@@ -209,12 +202,9 @@ def test_missing_topics_are_made_as_their_group_says(place):
     with pytest.raises(SinkError) as refused:  # a compacted topic takes no record without a key
         flushed(made, 2, Record(f"{place.topic}-kept", None, b"v"))
     assert refused.value.code == KafkaTopicUnusable.code
-
-
-def test_settings_that_the_broker_refuses_name_the_topic(place):
-    made = place.opened(topic__creation__default__cleanup__policy="shred")
-    with pytest.raises(KafkaTopicUnusable, match=place.topic):
-        made.write(batch(1, place.record(b"k")))
+    made, name = place.opened(topic__creation__default__cleanup__policy="shred"), f"{place.topic}-x"
+    with pytest.raises(KafkaTopicUnusable, match=name):
+        made.write(batch(1, Record(name, b"k", b"v")))
 
 
 # --- who may come in ------------------------------------------------------------------------------
@@ -417,21 +407,6 @@ def test_a_topic_that_no_broker_can_have_refuses_its_record(place, guarantee):
         place.opened(**given).write(batch(2, *each))
 
 
-def test_what_a_close_dropped_is_not_promised_afterwards(private_kafka, tmp_path):
-    topic = private_kafka.topic_name()
-    made = sink(private_kafka.bootstrap, tmp_path)
-    made.open()
-    assert flushed(made, 1, Record(topic, b"1", b"v")) == at(1)
-    private_kafka.kill()
-    made.write(batch(2, Record(topic, b"2", b"v")))
-    made.close()
-    private_kafka.start()
-    made.open()
-    assert made.flush() is None
-    made.close()
-    assert [message.key() for message in read_all(private_kafka.bootstrap, topic)] == [b"1"]
-
-
 def test_a_queue_that_is_smaller_than_a_record_takes_it(place):
     place.create()
     given = {"producer.queue.buffering.max.kbytes": "1"}
@@ -559,18 +534,6 @@ def test_a_second_instance_ends_the_first(place):
     assert fenced.value.retry is RetryVerdict.NEVER
     first.close()
     assert place.keys() == [b"1", b"3"]
-
-
-def test_a_source_transaction_is_not_committed_in_pieces(place):
-    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
-    made = place.opened(**once)
-    flushed(made, 1, place.record(b"1"))
-    assert flushed(made, 2, place.record(b"2"), whole=False) == at(1)
-    assert flushed(made, 3, place.record(b"3")) == at(3)
-    made.close()
-    again = sink(place.kafka.bootstrap, place.folder, has_offset=True, **once)
-    assert again.open() == at(3)
-    again.close()
     anew = sink(place.kafka.bootstrap, place.folder, has_offset=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()
@@ -671,9 +634,10 @@ def ids(servers: str, database: Database) -> list[int]:
 
 
 def test_a_broker_that_is_away_for_a_while_gets_everything_in_order(
-    database, private_kafka, tmp_path
+    database, private_kafka, tmp_path, monkeypatch
 ):
-    """More comes than the client's queue holds: it is left in the database, and the slot stays."""
+    """More comes than the client's queue holds: it is left in the database, and the slot stays. A start without it
+    is refused."""
     made = pipeline(
         database,
         tmp_path,
@@ -699,43 +663,48 @@ def test_a_broker_that_is_away_for_a_while_gets_everything_in_order(
         run.until(lambda: made.slot_lsns()[0] >= lost, "everything confirmed", within=180)
         end = database.wal_end()
         run.until(lambda: made.slot_lsns()[0] >= end, "the end confirmed", within=180)
-    assert ids(private_kafka.bootstrap, database) == list(range(1, 3_011))
-
-
-def test_a_pipeline_begins_when_its_broker_does(database, private_kafka, tmp_path, monkeypatch):
-    made = pipeline(database, tmp_path, private_kafka.bootstrap)
-    with made.running():
-        pass
-    slot = made.slot_lsns()
     private_kafka.kill()
-    rows(database, 1, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr("waltap_kafka.client.REACH_S", 0.5)
-        with pytest.raises(KafkaUnreachable, match=private_kafka.bootstrap) as away:
-            made.catch_up()
-    assert away.value.code == "WT-5401"
-    assert made.slot_lsns() == slot
+    rows(database, 3_011, 3_100)
+    slot = made.slot_lsns()
+    monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
+    with pytest.raises(KafkaUnreachable, match=private_kafka.bootstrap) as away:
+        made.catch_up()
+    assert (away.value.code, made.slot_lsns()) == ("WT-5401", slot)
+    monkeypatch.undo()
     private_kafka.start()
     made.catch_up()
-    assert sorted(ids(private_kafka.bootstrap, database)) == list(range(1, 101))
+    assert ids(private_kafka.bootstrap, database) == list(range(1, 3_101))
 
 
-@pytest.mark.parametrize("busy", ["flush", "creation"])
-def test_a_stop_does_not_wait_for_a_broker_that_is_away(private_kafka, tmp_path, busy):
+def test_a_broker_that_is_away_holds_no_stop_and_what_a_close_drops_is_not_promised(
+    private_kafka, tmp_path
+):
     topic, stopped = private_kafka.topic_name(), list[bool]()
-    made = sink(
-        private_kafka.bootstrap, tmp_path, stopping=lambda: bool(stopped), stop__wait__ms="200"
-    )
-    made.open()
-    assert flushed(made, 1, Record(topic, b"0", b"v")) == at(1)
+    more = {"stopping": lambda: bool(stopped), "stop__wait__ms": "200"}
+    closed, flushing, creating = made = [
+        sink(private_kafka.bootstrap, tmp_path, **more) for _ in range(3)
+    ]
+    for number, each in enumerate(made):
+        each.open()
+        assert flushed(each, 1, Record(topic, b"%d" % number, b"v")) == at(1)
     private_kafka.kill()
-    made.write(batch(2, Record(topic, b"1", b"v")))
+    for each in made:
+        each.write(batch(2, Record(topic, b"lost", b"v")))
+    closed.close()
     stopped.append(True)
     with pytest.raises(StopRequested):
-        if busy == "creation":
-            made.write(batch(3, Record(f"{topic}-2", b"2", b"v")))
-        made.flush()
-    made.close()
+        flushing.flush()
+    with pytest.raises(StopRequested):
+        creating.write(batch(3, Record(f"{topic}-2", b"lost", b"v")))
+        creating.flush()
+    stopped.clear()
+    private_kafka.start()
+    closed.open()
+    assert closed.flush() is None
+    for each in made:
+        each.close()
+    keys = {message.key() for message in read_all(private_kafka.bootstrap, topic)}
+    assert keys == {b"0", b"1", b"2"}
 
 
 @pytest.mark.parametrize("reason", ["no topic", "no right"])
