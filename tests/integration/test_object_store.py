@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs, parquet
+from tests.harness.changelog import logged_ids
 from tests.harness.command import waltap
 from tests.harness.dead_letters import verified
 from tests.harness.door import Door, s3_door
@@ -28,7 +29,6 @@ from waltap.base.files.errors import (
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
-from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.files.sink import FilesGone, parse
 
 
@@ -83,8 +83,7 @@ class Orders(PipelineRig):
     def promised(self) -> list[int]:
         """Return the ids in files that commits name: what counts while a pipeline runs."""
         if self.kind == "changelog":
-            log = ChangeLog(FileStore(f"s3://{self.bucket}/orders", storage(self.s3)))
-            return [n for rows in log.rows("public", "t") for n in rows["id"].to_pylist()]
+            return logged_ids(FileStore(f"s3://{self.bucket}/orders", storage(self.s3)))
         commits = [parse(self.read(path), path) for path in self.paths("_waltap/commits")]
         files = [f"{self.bucket}/orders/{each.path}" for commit in commits for each in commit.files]
         found = [
@@ -205,15 +204,10 @@ def test_a_bucket_that_goes_ends_the_run_and_confirms_nothing_more(orders, datab
     assert caught.value.code == "WT-5122"
     assert "committed up to " in caught.value.problem
     s3.files().create_dir(bucket)  # back, and empty: what was confirmed is gone with it
-    orders.refused(SinkError)
-
-
-def test_an_emptied_bucket_is_reported_not_gone_on_with(pipeline, s3, bucket):
-    pipeline.deliver("INSERT INTO t VALUES (1)")
-    s3.files().delete_dir_contents(bucket)
-    error = pipeline.refused(FilesGone)
-    assert error.code == "WT-5127"
-    assert "no commits" in error.problem
+    error = orders.refused(SinkError)
+    assert orders.kind == "changelog" or (type(error), "no commits" in error.problem) == (
+        FilesGone, True
+    )  # fmt: skip
 
 
 def test_wrong_credentials_are_reported_at_the_start(orders, s3):
@@ -249,37 +243,24 @@ def test_credentials_that_expire_end_the_run_and_lose_nothing(orders, database, 
 def test_an_endpoint_that_is_away_is_reported_at_the_start_and_waited_for_later(
     orders, database, door
 ):
+    """Later, one that throttles, too."""
     orders.sink(url=door.url)
-    door.away = True
+    door.answer = 418, "Teapot"
+    orders.refused(FilesUnavailable)
+    door.answer, door.away = None, True
     assert orders.refused(ObjectStoreUnavailable).code == "WT-5121"
     door.away = False
     orders.catch_up()
-    with orders.running() as run:
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: orders.promised() == [1], "the first row")
-        door.away = True
-        database.execute("INSERT INTO t VALUES (2)")
-        run.until(
-            lambda: any(isinstance(e, ObjectStoreUnavailable) for e, _ in run.notices.failures),
-            "a failure",
-        )
-        door.away = False
-        run.until(lambda: orders.promised() == [1, 2], "the second row")
-
-
-def test_a_store_that_throttles_is_waited_for(orders, database, door):
-    orders.sink(url=door.url)
-    orders.catch_up()
-    with orders.running() as run:
-        door.answer = 503, "SlowDown"
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: run.notices.failures, "a failure")
-        door.answer = None
-        run.until(lambda: orders.promised() == [1], "the row")
-    error, retried = run.notices.failures[0]
-    assert isinstance(error, ObjectStoreUnavailable)
-    assert error.code == "WT-5121"
-    assert retried
+    for number, (name, value) in enumerate({"away": True, "answer": (503, "SlowDown")}.items(), 1):
+        well = getattr(door, name)
+        with orders.running() as run:
+            setattr(door, name, value)
+            database.execute(f"INSERT INTO t VALUES ({number})")
+            run.until(lambda met=run.notices.failures: met, "a failure")
+            setattr(door, name, well)
+            run.until(lambda rows=[1, 2][:number]: orders.promised() == rows, "the row")
+        error, retried = run.notices.failures[0]
+        assert (type(error), retried) == (ObjectStoreUnavailable, True)
     assert "SlowDown" in error.advice()
 
 
@@ -300,14 +281,6 @@ def test_the_name_of_a_table_does_not_change_what_an_error_means(s3, bucket, doo
     for write in (store.put, store.publish):
         with pytest.raises(ObjectStoreUnavailable, match="ExpiredToken"):
             write("table=public.ExpiredToken/1.jsonl", b"1")
-
-
-def test_an_answer_that_nobody_knows_is_tried_again(pipeline, door):
-    pipeline.sink(url=door.url)
-    door.answer = 418, "Teapot"
-    pipeline.refused(FilesUnavailable)
-    door.answer = None
-    pipeline.catch_up()
 
 
 def test_one_process_of_a_machine_writes_a_place(s3, bucket, tmp_path, monkeypatch):
@@ -334,14 +307,10 @@ def test_one_process_of_a_machine_writes_a_place(s3, bucket, tmp_path, monkeypat
     second.lock(".lock")
 
 
-@pytest.mark.parametrize("kind", ["bucket", "folder"])
-def test_an_instance_without_its_lease_publishes_nothing(s3, bucket, tmp_path, kind):
-    """A file in a bucket is there when its stream ends: the lease is asked for before that."""
-    places = {
-        "bucket": (f"s3://{bucket}/orders", storage(s3)),
-        "folder": (str(tmp_path / "orders"),),
-    }
-    store, other = FileStore(*places[kind]), FileStore(*places[kind])
+def test_an_instance_without_its_lease_publishes_nothing(s3, bucket):
+    """A file in a bucket is there when its stream ends: the lease is asked for before that. Of folders the sink
+    suite sees it."""
+    store, other = (FileStore(f"s3://{bucket}/orders", storage(s3)) for _ in range(2))
 
     def lost() -> None:
         raise SinkError("the lease is lost")

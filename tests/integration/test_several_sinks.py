@@ -1,9 +1,10 @@
 """Several sinks of one pipeline: each gets everything once, whatever the others do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
+from tests.harness.changelog import logged_ids
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig
 from tests.harness.shop import Shop
@@ -21,7 +22,6 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.specs import TransformSpec
-from waltap_sinks.changelog import ChangeLog, FileStore
 
 
 class Unwell(SinkError):
@@ -47,6 +47,15 @@ def pausing(pipeline) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
     pipeline.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
     return pipeline
+
+
+def raising(error: SinkError) -> Callable[..., None]:
+    """Return what raises ``error`` whatever it is given."""
+
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    return fail
 
 
 def both(pipeline: PipelineRig) -> Iterator[Destination]:
@@ -82,10 +91,7 @@ def test_each_sink_has_its_filter_format_and_place(database, tmp_path):
     assert {each["value"]["source"]["table"] for each in some} == {"a"}
     assert [each["value"]["payload"]["source"]["table"] for each in every] == ["a", "b", "a", "b"]
     assert [each["value"]["after"]["id"] for each in some] == [1, 2]
-    log = ChangeLog(FileStore(str(tmp_path / "lake")))
-    for table in ("a", "b"):
-        rows = [row for part in log.rows("public", table) for row in part.to_pylist()]
-        assert [row["id"] for row in rows] == [1, 2]
+    assert [logged_ids(tmp_path / "lake", table) for table in "ab"] == [[1, 2]] * 2
 
 
 class InPlace:
@@ -145,11 +151,7 @@ def test_after_a_crash_the_faster_sink_leaves_out_what_it_has(pipeline):
     """The second could not flush; the pipeline's position is its position, the first is ahead."""
     other, database = pipeline.others["other"], pipeline.database
     pipeline.catch_up()
-
-    def fail() -> None:
-        raise Unwell("no")
-
-    other.before_flush = fail
+    other.before_flush = raising(Unwell("no"))
     with pytest.raises(Unwell), pipeline.running() as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 10)")
         run.join()
@@ -215,11 +217,7 @@ def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing)
 def test_a_sink_that_lost_something_is_not_paused(pausing, step):
     other, database = pausing.others["other"], pausing.database
     pausing.catch_up()
-
-    def lose(*_arguments: object) -> None:
-        raise DestinationBehind("it was emptied", replay="")
-
-    setattr(other, step, lose)
+    setattr(other, step, raising(DestinationBehind("it was emptied", replay="")))
     with pytest.raises(DestinationBehind), pausing.running(ready=False) as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.join()
@@ -231,11 +229,7 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing):
     other, database = pausing.others["other"], pausing.database
     pausing.branches[1] |= {"pause.max.bytes": 1000, "pause.retry.ms": 3_600_000}
     pausing.catch_up()
-
-    def fail(_batch: object) -> None:
-        raise Unwell("the disk is away")
-
-    other.before_write = fail
+    other.before_write = raising(Unwell("the disk is away"))
     with pytest.raises(SinkPausedTooLong, match=r"other.*the disk is away"):
         with pausing.running() as run:
             database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
@@ -249,11 +243,7 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing):
 def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):
     other, database = pausing.others["other"], pausing.database
     database.execute("INSERT INTO t VALUES (1)")
-
-    def fail(_batch: object) -> None:
-        raise Unwell("no")
-
-    other.before_write = fail
+    other.before_write = raising(Unwell("no"))
     with pytest.raises(Unwell):
         pausing.catch_up()
     other.before_write = lambda _batch: None

@@ -1,5 +1,6 @@
 """The status page in a real browser, while rows arrive."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -121,23 +122,18 @@ def test_it_follows_what_happens_and_shows_names_as_they_are(chromium, seen):
     visit.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1280])
-def test_it_is_legible_everywhere(chromium, seen, width, scheme):
+def test_it_is_legible_everywhere_and_the_keyboard_reaches_everything(chromium, seen):
     _, monitor = seen
-    view = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
-    visit = Visit(chromium, monitor, **view)
-    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
-    texts = visit.page.evaluate(VISIBLE)
-    assert len(texts) > 40
-    assert [each for each in texts if each[1] < 4.5 or each[2] != 1] == []
-    back = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, back[4:-1].split(","))) < 128 * 3) == (scheme == "dark")
-    visit.close()
-
-
-def test_the_keyboard_reaches_everything(chromium, seen):
-    _, monitor = seen
+    for width, scheme in itertools.product((375, 1280), ("light", "dark")):
+        view = {"viewport": {"width": width, "height": 740}, "color_scheme": scheme}
+        visit = Visit(chromium, monitor, **view)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        texts = visit.page.evaluate(VISIBLE)
+        assert len(texts) > 40
+        assert [each for each in texts if each[1] < 4.5 or each[2] != 1] == [], (width, scheme)
+        back = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, back[4:-1].split(","))) < 128 * 3) == (scheme == "dark")
+        visit.close()
     visit = Visit(chromium, monitor)
     reached, count = set(), visit.page.evaluate(REACHABLE)
     for _ in range(count):
