@@ -9,15 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
-from tests.harness.kafka import WAIT_SECONDS, create, read_all
+from confluent_kafka.admin import NewTopic
+from tests.harness.kafka import WAIT_SECONDS, create, limit, read_all
 from tests.harness.servers.kafka import Kafka
 
 from waltap.changes.events.event import Record
@@ -70,7 +63,7 @@ class SinkOfItsOwn(KafkaSink):
 # A transaction ends with a marker of 78 bytes, which the broker must accept. Without transactions
 # nothing may pass: a tombstone alone is smaller than the marker, and would come before the records
 # that the broker refused.
-REFUSES_RECORDS = {"at_least_once": "1", "exactly_once": "78"}
+REFUSES_RECORDS = {"at_least_once": 1, "exactly_once": 78}
 
 
 def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
@@ -122,12 +115,12 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
 
 
 @contextlib.contextmanager
-def refusing(kafka: Kafka, topics: list[str], size: str) -> Iterator[None]:
+def refusing(kafka: Kafka, topics: list[str], size: int) -> Iterator[None]:
     """Let the broker refuse batches of more than ``size`` bytes in ``topics``."""
-    limit(kafka, topics, size)
+    limit(kafka.bootstrap, size, *topics)
     until_it_counts(kafka, topics, refuses=True)
     yield
-    limit(kafka, topics, "1000000")
+    limit(kafka.bootstrap, 1_000_000, *topics)
     until_it_counts(kafka, topics, refuses=False)
 
 
@@ -148,22 +141,6 @@ def until_it_counts(kafka: Kafka, topics: list[str], *, refuses: bool) -> None:
             assert time.monotonic() < deadline
             producer.produce(topic, b"x" * 200, headers=[(PROBE, b"")])
             producer.flush(WAIT_SECONDS)
-
-
-def limit(kafka: Kafka, topics: list[str], size: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    changes = [
-        ConfigResource(
-            ResourceType.TOPIC,
-            topic,
-            incremental_configs=[
-                ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
-            ],
-        )
-        for topic in topics
-    ]
-    for future in admin.incremental_alter_configs(changes).values():
-        future.result(WAIT_SECONDS)
 
 
 class TestKafka(SinkSuite):

@@ -16,6 +16,9 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     OffsetSpec,
     ResourcePatternType,
@@ -44,6 +47,17 @@ def allow(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.create_acls(rights).values():
         done.result(WAIT_SECONDS)
+
+
+def limit(bootstrap: str, size: int, *topics: str) -> None:
+    """Have the broker take no batches of more than ``size`` bytes in ``topics``: it goes by that in its own time."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    changes = [
+        ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]) for topic in topics
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs(changes).values():
+        future.result(WAIT_SECONDS)
 
 
 def partitions(bootstrap: str, topic: str) -> int:

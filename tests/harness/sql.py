@@ -266,6 +266,20 @@ def mended(
     return refused.value
 
 
+@contextlib.contextmanager
+def lesser(database: Database, place: Place) -> Iterator[tuple[str, Place]]:
+    """Give a role that may nothing, and the target as it."""
+    name = f"lesser_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    dsn = database.dsn.replace("//postgres", f"//{name}", 1)
+    try:
+        yield name, replace(place, url=dsn)
+        place.close()
+    finally:
+        database.execute(f"DROP OWNED BY {name}")
+        database.execute(f"DROP ROLE {name}")
+
+
 def replica(database: Database, **more: object) -> dict[str, Any]:
     place = {"table.name.format": "replica.{table}", "position.table": "replica.waltap_position"}
     return {"type": "sql", "url": database.dsn, **place, **more}

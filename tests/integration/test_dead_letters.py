@@ -3,16 +3,10 @@
 import json
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-)
+from confluent_kafka.admin import NewTopic
 from tests.harness.dead_letters import KEEP, dead_letters, dead_letters_of, verified
 from tests.harness.json_lines import records
-from tests.harness.kafka import create, read_all
+from tests.harness.kafka import create, limit, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -210,7 +204,7 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
     assert [(each.record, each.attempts) for each in dead_letters_of(pipeline)] == [
         (dead_letter.record, 3)
     ]
-    _allow(kafka, topic, 200_000)
+    limit(kafka.bootstrap, 200_000, topic)
     answer = dead_letters(pipeline, "redeliver")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert dead_letters(pipeline, "redeliver").returncode == 0
@@ -224,14 +218,6 @@ def test_a_record_too_large_for_kafka_is_redelivered_when_it_may_be_larger(
 
 def _ids(kafka: Kafka, topic: str) -> list[int]:
     return [json.loads(m.value() or b"")["after"]["id"] for m in read_all(kafka.bootstrap, topic)]
-
-
-def _allow(kafka: Kafka, topic: str, size: int) -> None:
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(120)
 
 
 # --- changes that no event can be made of: stopped at, left out, or kept -----------------------------------------

@@ -175,10 +175,6 @@ def test_lines_are_read_by_every_reader(database, tmp_path):
     assert [row["value"] and row["value"]["op"] for row in taken] == ["c", "c", "d", None]
 
 
-def blocks(language: str) -> list[str]:
-    return [part.partition("```")[0] for part in PAGE.read_text().split(f"```{language}\n")[1:]]
-
-
 def test_the_queries_of_the_page_give_what_it_says(database, tmp_path, monkeypatch):
     """Of a table that has got a column, a new key, a delete and a truncate meanwhile."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric(10, 2), note text)")
@@ -196,15 +192,12 @@ def test_the_queries_of_the_page_give_what_it_says(database, tmp_path, monkeypat
     )
     expected = database.execute("SELECT id, total, paid FROM orders ORDER BY id")
     monkeypatch.chdir(tmp_path)
-    day, now = blocks("sql")
-    ((count,),) = by_duckdb(day.replace("2026-03-01", str(today(tmp_path))), rows=False)
+    day, now = (part.partition("```")[0] for part in PAGE.read_text().split("```sql\n")[1:])
+    (first, *_) = sorted((tmp_path / "lake/orders/table=public.orders").iterdir())
+    today = first.name.removeprefix("date=")
+    ((count,),) = by_duckdb(day.replace("2026-03-01", today), rows=False)
     assert count == 6, "inserts and updates of one day"
     assert [(row["id"], row["total"], row["paid"]) for row in by_duckdb(now)] == expected
     for program in ("polars_rows.py", "pyarrow_rows.py"):
         names = runpy.run_path(str(EXAMPLES / program))
         assert [(r["id"], r["total"], r["paid"]) for r in names["current"]] == expected
-
-
-def today(folder: Path) -> dt.date:
-    (first, *_) = sorted((folder / "lake/orders/table=public.orders").iterdir())
-    return dt.date.fromisoformat(first.name.removeprefix("date="))

@@ -12,9 +12,6 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
     ResourceType,
     ScramCredentialInfo,
@@ -22,7 +19,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from pydantic import ValidationError
-from tests.harness.kafka import WAIT_SECONDS, allow, create, partitions, read_all
+from tests.harness.kafka import WAIT_SECONDS, allow, create, limit, partitions, read_all
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -499,10 +496,7 @@ def test_a_topic_that_takes_less_than_before_gets_the_records_by_the_next_attemp
     assert flushed(place.opened(**given), 1, *each) == at(1)
     made = place.opened(**given)
     made.write(batch(2, place.record(b"first")))
-    admin = AdminClient({"bootstrap.servers": place.kafka.bootstrap})
-    lower = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ResourceType.TOPIC, place.topic, incremental_configs=[lower])
-    admin.incremental_alter_configs([topic])[topic].result(WAIT_SECONDS)
+    limit(place.kafka.bootstrap, 20_000, place.topic)
     with pytest.raises(SinkError, match=place.topic) as lowered:
         while made.flush():  # until the broker has heard of it
             made.write(batch(2, *each))

@@ -55,7 +55,14 @@ def scraped(server, tmp_path_factory) -> Iterator[Prometheus]:
             "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT generate_series(1, 50);"
             "CREATE TABLE left_out (id int); ALTER TABLE left_out REPLICA IDENTITY FULL"
         )
-        with _shop(database, folder).process(f"run FILE --http=127.0.0.1:{port}"):
+        shop = Shop(folder, database)
+        shop.source |= {"status.update.interval.ms": 200, "skipped.operations": "none"}
+        shop.sinks = [
+            {"type": "jsonl", "name": "lines", "path": "events.jsonl"},
+            {"type": "null", "name": "nowhere"},
+        ]
+        shop.more = '[[transforms]]\ntype = "filter"\ntables = "public.left_out"\n'
+        with shop.process(f"run FILE --http=127.0.0.1:{port}"):
             try:
                 made = Prometheus.create(targets=[f"127.0.0.1:{port}"], rules=ALERTS)
             except (MissingProgram, ChildFailed) as reason:
@@ -67,17 +74,6 @@ def scraped(server, tmp_path_factory) -> Iterator[Prometheus]:
                 made.remove()
     finally:
         database.drop()
-
-
-def _shop(database: Database, folder: Path) -> Shop:
-    shop = Shop(folder, database)
-    shop.source |= {"status.update.interval.ms": 200, "skipped.operations": "none"}
-    shop.sinks = [
-        {"type": "jsonl", "name": "lines", "path": "events.jsonl"},
-        {"type": "null", "name": "nowhere"},
-    ]
-    shop.more = '[[transforms]]\ntype = "filter"\ntables = "public.left_out"\n'
-    return shop
 
 
 def _fill(made: Prometheus, database: Database) -> None:

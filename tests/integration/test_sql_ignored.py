@@ -2,14 +2,11 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 
-import psycopg
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, relation
-from tests.harness.servers.postgres import Database
-from tests.harness.sql import Place, finish, mended
+from tests.harness.sql import Place, finish, lesser, mended
 
 from waltap_sinks.sql.errors import SqlChangeIgnored, SqlFunctionFailed
 
@@ -116,53 +113,44 @@ def test_a_row_that_goes_may_be_gone_already(place):
     assert place.rows("things", "id") == [("1",), ("4",)]
 
 
-def lesser(database: Database, owns: bool) -> str:
-    """Return the address of a role that row security holds for."""
-    role = f"r_{database.name}"
-    database.execute(f"CREATE ROLE {role} LOGIN; GRANT ALL ON SCHEMA public TO {role}")
-    database.execute("CREATE TABLE things (id int PRIMARY KEY, v text)")
-    database.execute("INSERT INTO things VALUES (1, 'a')")
-    database.execute(f"GRANT ALL ON things TO {role}")
-    if owns:
-        database.execute(f"ALTER TABLE things OWNER TO {role}")
-    return role
-
-
 @pytest.mark.parametrize("owns", [True, False])
 @pytest.mark.parametrize("late", [True, False])
 def test_row_security_of_the_target_is_refused_and_the_remedy_ends_it(
     database, postgres, *, owns, late
 ):
-    role = lesser(database, owns)
-    dsn = psycopg.conninfo.conninfo_to_dict(database.dsn)
-    url = f"postgresql://{role}@{dsn['host']}:{dsn['port']}/{dsn['dbname']}"
-    place = replace(postgres, url=url)
-    policy = (
-        "ALTER TABLE things ENABLE ROW LEVEL SECURITY; ALTER TABLE things FORCE ROW LEVEL SECURITY;"
-        f"CREATE POLICY mine ON things TO {role} USING (id > 1) WITH CHECK (true)"
-    )
-    source = Model()
-    if not late:
-        database.execute(policy)
-    sink = place.opened()
-    first = source.inserted(THINGS, ["2", "a"])
-    if late:
-        sink.write(batch(first))
-        database.execute(policy)
-    source.insert(THINGS, ["1", "a"])  # the target has it from before
-    source.delete(THINGS, ["1"])
-    part = source.commit()
-    with pytest.raises(SqlChangeIgnored, match=r"security|row-level") as error:
-        sink.write(batch(part) if late else batch(first, part))
-    sink.close()
-    if late:
-        found = place.sink().check()
-        assert [c.verdict for c in found] == ["ok", "error"]
-    database.execute(str(error.value.fields["statement"]))  # the remedy
-    again = place.opened()
-    again.write(batch(first, part))
-    again.flush()
-    assert place.rows("things", "id") == [("2",)]
+    with lesser(database, postgres) as (role, place):
+        database.execute(
+            "CREATE TABLE things (id int PRIMARY KEY, v text); INSERT INTO things VALUES (1, 'a');"
+            f"GRANT ALL ON SCHEMA public TO {role}; GRANT ALL ON things TO {role}"
+        )
+        if owns:
+            database.execute(f"ALTER TABLE things OWNER TO {role}")
+        policy = (
+            "ALTER TABLE things ENABLE ROW LEVEL SECURITY; ALTER TABLE things FORCE ROW LEVEL SECURITY;"
+            f"CREATE POLICY mine ON things TO {role} USING (id > 1) WITH CHECK (true)"
+        )
+        source = Model()
+        if not late:
+            database.execute(policy)
+        sink = place.opened()
+        first = source.inserted(THINGS, ["2", "a"])
+        if late:
+            sink.write(batch(first))
+            database.execute(policy)
+        source.insert(THINGS, ["1", "a"])  # the target has it from before
+        source.delete(THINGS, ["1"])
+        part = source.commit()
+        with pytest.raises(SqlChangeIgnored, match=r"security|row-level") as error:
+            sink.write(batch(part) if late else batch(first, part))
+        sink.close()
+        if late:
+            found = place.sink().check()
+            assert [c.verdict for c in found] == ["ok", "error"]
+        database.execute(str(error.value.fields["statement"]))  # the remedy
+        again = place.opened()
+        again.write(batch(first, part))
+        again.flush()
+        assert place.rows("things", "id") == [("2",)]
 
 
 THE_TABLE = "CREATE TABLE things (id int PRIMARY KEY, v text)"

@@ -6,7 +6,6 @@ import re
 import resource
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.pgbouncer import PgBouncer
-from tests.harness.servers.postgres import Database
 from tests.harness.servers.requirement import missing
-from tests.harness.sql import PEOPLE, VISITS, Place, failure, finish, in_postgresql, waiting
+from tests.harness.sql import PEOPLE, VISITS, failure, finish, in_postgresql, lesser, waiting
 
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
@@ -575,20 +573,6 @@ def test_a_file_that_is_not_there_and_no_address_are_reported(file):
         replace(file, url=f"sqlite:///{file.folder}/nowhere/x.db").sink().open()
     with pytest.raises(ConfigurationError, match=r"sink\.url"):
         replace(file, url="shop.db").sink()
-
-
-@contextlib.contextmanager
-def lesser(database: Database, place: Place) -> Iterator[tuple[str, Place]]:
-    """Give a role that may nothing, and the target as it."""
-    name = f"lesser_{database.name}"
-    database.execute(f"CREATE ROLE {name} LOGIN")
-    dsn = database.dsn.replace("//postgres", f"//{name}", 1)
-    try:
-        yield name, replace(place, url=dsn)
-        place.close()
-    finally:
-        database.execute(f"DROP OWNED BY {name}")
-        database.execute(f"DROP ROLE {name}")
 
 
 def test_rights_that_are_lacking_or_taken_away_are_reported(database, postgres):
