@@ -205,8 +205,10 @@ MEMBERSHIPS = """
         ' ' ORDER BY p.oid, m.version),
       n.nspname, c.relname, c.relowner::text, t.xmin::text,
       CASE WHEN bool_or(m.named) THEN '' WHEN c.reltoastrelid <> 0 THEN 'toast ' || c.reltoastrelid
-           ELSE c.relfilenode::text END
-    FROM pg_publication p CROSS JOIN LATERAL (
+           ELSE c.relfilenode::text END,
+      (SELECT sum(a.xmin::text::int8)::text FROM pg_attribute a
+        WHERE a.attrelid = m.relation AND a.attnum > 0)
+    FROM {publications} p CROSS JOIN LATERAL (
       SELECT r.prrelid AS relation, r.oid::text || '/' || r.xmin::text AS version,
         r.xmin = p.xmin AS whole, true AS named
       FROM pg_publication_rel r WHERE r.prpubid = p.oid
@@ -221,13 +223,17 @@ MEMBERSHIPS = """
     GROUP BY m.relation, n.nspname, c.relname, c.relowner, t.xmin::text, c.reltoastrelid, c.relfilenode
 """
 
+# A decoder without publications streams every table.
+EVERYTHING = """(SELECT 0 AS oid, 0 AS pubowner, '0'::xid AS xmin, '' AS pubname, true AS puballtables,
+      true AS pubinsert, true AS pubupdate, true AS pubdelete, true AS pubtruncate)"""
+
 # Whether ALTER TABLE rewrote every row of a table, and no change of a column explains that. VACUUM
-# FULL and CLUSTER keep the xmin of rows; rows inserted after a TRUNCATE have a later command. A
-# table that lost all its rows has no row as evidence, and is treated as rewritten.
+# FULL and CLUSTER keep the xmin of rows; rows inserted after a TRUNCATE have a later command. Another
+# TOAST table, made and put in its place by one transaction, says it whatever became of the rows;
+# pg_repack needs two.
 REWRITTEN = """
-    SELECT %(toast)s AND pg_stat_get_tuples_inserted(%(oid)s) > 0 AND NOT EXISTS (SELECT FROM ONLY {table})
-      AND NOT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-        WHERE c.oid = %(oid)s AND a.attnum > 0 AND a.xmin = c.xmin)
+    SELECT %(toast)s AND EXISTS (SELECT FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+        JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = 1 AND a.xmin = t.xmin WHERE c.oid = %(oid)s)
       OR EXISTS (
         SELECT FROM (SELECT xmin AS xid, cmin AS command FROM ONLY {table} LIMIT {limit}) r
         JOIN pg_class k ON k.xmin = r.xid AND r.command::text::int8 <= k.cmin::text::int8
@@ -268,6 +274,8 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     named: str | None
     # The file that holds the table's rows, "" if it is no evidence.
     file: str
+    # Changes if a column changes.
+    columns: str | None = None
 
     def on(self, system_id: str) -> "Membership":
         """Return the membership marked with its server.
@@ -279,6 +287,11 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     @property
     def by_schema(self) -> bool:
         return "/schema/" in self.how
+
+    def has_other_toast(self, before: "Membership") -> bool:
+        """Return whether the TOAST table is another one, though no column changed."""
+        toast = self.file.startswith("toast") and before.file.startswith("toast")
+        return toast and self.file != before.file and self.columns == before.columns
 
     def sent_less(self, before: "Membership", *, refuses_missing: bool) -> bool:
         """Return whether changes may be missing since ``before``.
@@ -316,10 +329,16 @@ def _entries(how: str) -> list[_Entry]:
 def find_memberships(
     catalogue: PostgresCatalogue, names: Collection[str], version_num: int
 ) -> dict[str, Membership]:
-    """Return OID → membership of the tables that ``names`` publish."""
+    """Return OID → membership of the tables that ``names`` publish.
+
+    Without names every table is a member.
+    """
     others = OF_SCHEMAS if version_num >= SCHEMAS else ""
     others += OF_PARTITIONS if version_num >= ROOTS else ""
-    rows = catalogue.query(MEMBERSHIPS.format(others=others), (list(names),))
+    query = MEMBERSHIPS.format(
+        publications="pg_publication" if names else EVERYTHING, others=others
+    )
+    rows = catalogue.query(query, (list(names) or [""],))
     return {oid: Membership(*row) for oid, *row in rows}
 
 
@@ -341,13 +360,10 @@ def rewritten(
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'".encode())
-                # a column that needs one gave the table its first TOAST table, no rewrite
-                toast = all(each[oid].file.startswith("toast") for each in (tables, before))
+                toast = table.has_other_toast(before[oid])
                 row = connection.execute(query, {"oid": int(oid), "toast": toast}).fetchone()
         except psycopg.Error:
-            # An unreadable table proves nothing, so a gap must be assumed.
-            found.add(oid)
-            continue
+            row = None  # an unreadable table proves nothing, so a gap must be assumed
         if row is None or row[0]:
             found.add(oid)
     return found

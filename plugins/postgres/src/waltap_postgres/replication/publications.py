@@ -396,10 +396,9 @@ class PublicationSet:
         It differs after a change of a row filter, a column list or the operations, and after a
         table was removed and added again.
         """
-        if not self._used:
-            return {}
         name, captures = self._properties.publication_name, self._context.captures
-        found = find_memberships(self._catalogue, (name, name + INSERTS_SUFFIX), self._version_num)
+        names = (name, name + INSERTS_SUFFIX) if self._used else ()
+        found = find_memberships(self._catalogue, names, self._version_num)
         # Without lists a table is captured under any name, so a rename and back loses nothing.
         by_name = self._context.capture.selects_by_name
         return {
