@@ -2,6 +2,9 @@
 
 import pytest
 
+from waltap.cli.profile_source import connected
+from waltap_postgres.replication.publication import plan_publication
+
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE m (id int PRIMARY KEY) PARTITION BY RANGE (id);"
     "CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (100);"
@@ -11,10 +14,21 @@ pytestmark = pytest.mark.pipeline(
 )
 
 
-@pytest.mark.parametrize("mode", ["all_tables", "filtered"])
-@pytest.mark.parametrize("root", [True, False], ids=["root", "partitions"])
-def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode):
+@pytest.mark.parametrize(
+    ("root", "mode", "before"),
+    [
+        pytest.param(True, "all_tables", "", id="root, all tables"),
+        pytest.param(True, "filtered", "", id="root"),
+        pytest.param(False, "all_tables", "", id="partitions, all tables"),
+        pytest.param(False, "filtered", "", id="partitions"),
+        pytest.param(
+            False, "filtered", "CREATE PUBLICATION {} FOR TABLE m1, m2", id="without root"
+        ),
+    ],
+)
+def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode, before):
     database, destination = pipeline.database, pipeline.destination
+    database.execute(before.format(pipeline.slot))
     settings = {
         "publish.via.partition.root": root,
         "publication.autocreate.mode": mode,
@@ -46,3 +60,17 @@ def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode
         ("public.m1", 3),
         (whole or "public.m2", 103),
     ]
+
+
+def test_a_server_before_13_is_asked_to_publish_no_root(pipeline):
+    profile = pipeline.profile(pipeline.host()[0], **{"publication.autocreate.mode": "filtered"})
+    with connected(profile, pipeline.host()[0]) as (connector, _):
+        plan = plan_publication(
+            connector.catalogue,
+            connector.properties,
+            connector.captured(),
+            operations=None,
+            version_num=120022,
+        )
+    (statement,) = plan.statements
+    assert statement.endswith(' FOR TABLE "public"."m1", "public"."m2"')

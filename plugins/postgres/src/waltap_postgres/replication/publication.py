@@ -24,7 +24,11 @@ from waltap_postgres.errors import (
 )
 from waltap_postgres.identity import identity_sql, usable_word
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.publication_completeness import OPERATIONS, PublicationShortfall
+from waltap_postgres.replication.publication_completeness import (
+    OPERATIONS,
+    ROOTS,
+    PublicationShortfall,
+)
 
 # From this version on a publication that does not exist publishes nothing, instead of an error.
 SKIPS_MISSING = 180000
@@ -294,7 +298,7 @@ def _plan_filtered(
         only = _options(properties, INSERTS_OPERATIONS, version_num)
         _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only)
     # Debezium names the roots, too: the server streams rows of later partitions at once.
-    roots = set() if via_root else _whole_trees(catalogue, captured)
+    roots = set() if via_root or version_num < ROOTS else _whole_trees(catalogue, captured)
     _cover(plan, catalogue, name, wanted, parts, options, roots)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
@@ -335,8 +339,12 @@ def _cover(
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
-    elif wanted and not catalogue.query(
-        "SELECT 1 FROM pg_publication WHERE pubname = %s AND puballtables", (name,)
+    elif wanted and (
+        owner := catalogue.query(
+            "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication"
+            " WHERE pubname = %s AND NOT puballtables",
+            (name,),
+        )
     ):
         named = named_members(catalogue, name)
         new = [pair for pair in wanted if pair not in existing and pair not in named]
@@ -344,7 +352,7 @@ def _cover(
         plan.denied += denied.items()
         new = [pair for pair in new if pair not in denied]
         plan.added += new
-        new += [pair for pair in below if new and pair not in named]
+        new += [pair for pair in below if (new or owner[0][0]) and pair not in named]
         surplus = [p for p, sent in named.items() if sent and p not in wanted and p not in below]
         # Not SET TABLE: it would drop the row filters and column lists of tables that stay.
         for verb, pairs in (("ADD", new), ("DROP", surplus)):
@@ -402,7 +410,7 @@ def _options(properties: PostgresProperties, operations: str | None, version_num
     options = []
     if operations is not None:
         options.append(f"publish = '{operations}'")
-    if properties.publish_via_partition_root and version_num >= 130000:
+    if properties.publish_via_partition_root and version_num >= ROOTS:
         options.append("publish_via_partition_root = true")
     return f" WITH ({', '.join(options)})" if options else ""
 

@@ -233,7 +233,8 @@ EVERYTHING = """(SELECT 0 AS oid, 0 AS pubowner, '0'::xid AS xmin, '' AS pubname
 # pg_repack needs two.
 REWRITTEN = """
     SELECT %(toast)s AND EXISTS (SELECT FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
-        JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = 1 AND a.xmin = t.xmin WHERE c.oid = %(oid)s)
+        JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = 1 AND a.xmin = t.xmin
+        WHERE c.oid = %(oid)s)
       OR EXISTS (
         SELECT FROM (SELECT xmin AS xid, cmin AS command FROM ONLY {table} LIMIT {limit}) r
         JOIN pg_class k ON k.xmin = r.xid AND r.command::text::int8 <= k.cmin::text::int8
