@@ -20,7 +20,7 @@ from waltap.changes.decode import UNCHANGED
 
 U = UNCHANGED
 T1 = "CREATE TABLE t1 (a int PRIMARY KEY, b text, c bool)"
-TEXT, INT4, BOOL = 25, 23, 16
+TEXT, INT4 = 25, 23
 
 
 @pytest.fixture
@@ -33,13 +33,6 @@ def t1(yb_database) -> Database:
 
 # --- scripts --------------------------------------------------------------------------------------
 
-ROW, CHANGED, KEY = ("1", "a", "t"), ("1", "x", "t"), ("1", None, None)
-THREE = (
-    "INSERT INTO t1 VALUES (3, NULL, NULL)",
-    "UPDATE t1 SET b = 'x' WHERE a = 1",
-    "DELETE FROM t1 WHERE a = 1",
-)
-ADDED = ("I", ("3", None, None))
 FOUR = (
     "INSERT INTO t1 VALUES (3, 'c', true); UPDATE t1 SET b = 'x' WHERE a = 1;"
     "DELETE FROM t1 WHERE a = 1; UPDATE t1 SET a = 9 WHERE a = 2",
@@ -49,44 +42,18 @@ FOUR = (
 @dataclass(frozen=True)
 class Script:
     """Transactions on ``t1``, and what the slot sends of them: ``kinds`` the letters of all messages, ``rows`` those
-    of I, U and D. ``identity``: that of the table, and whether an early server sends it."""
+    of I and U. What each identity sends: the recordings."""
 
     steps: Sequence[str]
     rows: Sequence[tuple[Any, ...]] | None = None
     kinds: str | None = None
-    identity: tuple[str, bool] = ("CHANGE", False)
     before: str = "SELECT 1"
     publish: str = "FOR ALL TABLES"
     options: dict[str, str] = field(default_factory=dict)
 
 
-MOVES = "UPDATE t1 SET a = 7 WHERE a = 1"
 SCRIPTS: dict[str, Script] = {
-    "change": Script(THREE, [ADDED, ("U", ("1", "x", U)), ("D", KEY)]),
-    "change, early": Script(THREE, [ADDED, ("U", ("1", "x", U), (U, U, U)), ("D", KEY)], identity=("CHANGE", True)),
-    "default": Script(THREE, [ADDED, ("U", CHANGED), ("D", KEY)], identity=("DEFAULT", False)),
-    "default, early": Script(THREE, [ADDED, ("U", CHANGED, (None,) * 3), ("D", KEY)], identity=("DEFAULT", True)),
-    **{
-        f"full {early}": Script(THREE, [ADDED, ("U", CHANGED, ROW, b"O"), ("D", CHANGED, b"O")], identity=("FULL", early))
-        for early in (False, True)
-    },
-    # a changed key is a delete, and an insert of the complete row
-    **{
-        f"a changed key, {name} {early}": Script(
-            [MOVES],
-            [("D", ROW, b"O") if name == "FULL" else ("D", KEY), ("I", ("7", "a", "t"))],
-            "BRDIC",
-            identity=(name, early),
-        )
-        for name in ("CHANGE", "DEFAULT", "FULL")
-        for early in (False, True)
-    },
     "set to what it was counts as not written": Script(["UPDATE t1 SET b = b, c = false WHERE a = 1"], [("U", ("1", U, "f"))]),
-    "a row changed thrice": Script(
-        ["INSERT INTO t1 VALUES (4, 'd', true); UPDATE t1 SET c = false WHERE a = 4; DELETE FROM t1 WHERE a = 4"],
-        [("I", ("4", "d", "t")), ("U", ("4", U, "f")), ("D", ("4", None, None))],
-        "BRIUDC",
-    ),
     "savepoints that rolled back": Script(
         ["BEGIN; SAVEPOINT s; UPDATE t1 SET b = 'no'; ROLLBACK TO s; UPDATE t1 SET b = 'yes' WHERE a = 1; COMMIT"],
         [("U", ("1", "yes", U))],
@@ -137,18 +104,16 @@ SCRIPTS: dict[str, Script] = {
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_sent_as_published(t1, name):
     script = SCRIPTS[name]
-    kind, early = script.identity
-    identity(t1, "t1", kind)
     t1.execute(script.before)
     slot = Slot(t1, script.publish)
     for step in script.steps:
         t1.execute(step)
     if script.kinds is not None:
-        assert slot.kinds(old_generation=early, **script.options) == script.kinds
+        assert slot.kinds(**script.options) == script.kinds
     if script.rows is not None:
-        made = {"I": wire.insert, "U": wire.update, "D": wire.delete}
+        made = {"I": wire.insert, "U": wire.update}
         wanted = [made[letter](oid(t1, "t1"), *more) for letter, *more in script.rows]
-        assert slot.payloads("IUD", old_generation=early, **script.options) == wanted
+        assert slot.payloads("IUD", **script.options) == wanted
 
 
 @pytest.mark.parametrize(
@@ -197,20 +162,6 @@ def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(yb_database, na
 
 
 # --- relations and types --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "letter", "flags"),
-    [("CHANGE", "c", (1, 0, 0)), ("DEFAULT", "d", (1, 0, 0)), ("FULL", "f", (1, 1, 1)), ("NOTHING", "n", (0, 0, 0))],
-)  # fmt: skip
-def test_a_relation_shows_its_identity_and_the_columns_of_it(t1, name, letter, flags):
-    identity(t1, "t1", name)
-    slot = Slot(t1)
-    t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
-    types = (INT4, TEXT, BOOL)
-    columns = [(n, t, -1, bool(f)) for n, t, f in zip("abc", types, flags, strict=True)]
-    expected = wire.relation(oid(t1, "t1"), "public", "t1", columns, letter)
-    assert slot.payloads("R") == [expected]
 
 
 def test_a_table_without_a_word_about_its_identity_has_change(yb_database):

@@ -45,5 +45,23 @@ class YugabytePipeline(PipelineRig):
             if r["value"] is not None
         ]
 
+    def arrived(self, table: str, key: str = "id") -> dict[Any, dict[str, Any]]:
+        """Return, by ``key``, the rows that a consumer of plain events has: what was not sent stays."""
+        rows: dict[Any, dict[str, Any]] = {}
+        for record in self.records(table):
+            place, value = record["key"][key], record["value"]
+            if value is None or value["after"] is None:
+                rows.pop(place, None)
+                continue
+            unsent = value["unsent"] or ()
+            sent = {n: v for n, v in value["after"].items() if n not in unsent}
+            rows[place] = rows.get(place, {}) | sent
+        return rows
+
+    def same(self, table: str) -> bool:
+        """Tell whether a consumer has the rows of a table, which has ``id`` and ``v``."""
+        rows = self.server.database.execute(f"SELECT id, v FROM {table}")
+        return self.arrived(table) == {key: {"id": key, "v": v} for key, v in rows}
+
     def sources(self, table: str = "t") -> list[dict[str, Any]]:
         return [r["value"]["source"] for r in self.records(table) if r["value"] is not None]

@@ -232,17 +232,3 @@ def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(pipeline):
     for name, event in zip(TYPES, events[2:], strict=True):
         others = dict.fromkeys(set(TYPES) - {name})
         assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
-
-
-def test_a_profile_of_waltap_has_plain_rows_that_name_what_was_not_sent(pipeline):
-    database = pipeline.server.database
-    with pipeline.running(**{"yb.event.form": None}) as run:
-        database.execute("INSERT INTO t VALUES (1, 'a', 1)")
-        database.execute("UPDATE t SET aura = NULL")
-        database.execute("UPDATE t SET aura = 2, name = 'b'")
-        run.until(lambda: len(pipeline.events()) == 3, "the events")
-    values = [record["value"] for record in pipeline.records()]
-    assert [value["unsent"] for value in values] == [None, ["name"], None]
-    assert values[1]["after"] | {"name": "?"} == {"id": 1, "name": "?", "aura": None}
-    assert values[2]["after"] == {"id": 1, "name": "b", "aura": 2}
-    assert "ts_us" in values[0]

@@ -127,24 +127,16 @@ def test_ranges_in_the_order_of_commits(yugabyte, database, tmp_path):
 
 
 def test_kills_with_two_slots_merged(yugabyte, database, tmp_path):
-    """The links are cut at random points; ``WALTAP_RANGE_KILLS=50`` is the long form."""
-    kills = int(os.environ.get("WALTAP_RANGE_KILLS", "4"))
-    found = killed(yugabyte, database, tmp_path, kills=kills, seed=1)
-    print(found)
-
-
-def killed(
-    yugabyte: Yugabyte, database: Database, folder: Path, *, kills: int, seed: int
-) -> dict[str, int]:
-    """Cut every link ``kills`` times under a writer; the events give the table in the end."""
-    chance = random.Random(seed)
+    """Every link is cut under a writer; the events give the table in the end. ``WALTAP_RANGE_KILLS=50`` is the
+    long form."""
+    kills, chance = int(os.environ.get("WALTAP_RANGE_KILLS", "4")), random.Random(1)
     settings = {
         "slot.lsn.type": "HYBRID_TIME",
         "yb.streaming.order": "hybrid_time",
         "yb.streaming.order.wait.ms": 50,
         "errors.max.retries": -1,
     }
-    pipeline = Ranged(yugabyte, folder, **settings)
+    pipeline = Ranged(yugabyte, tmp_path, **settings)
     with pipeline.running() as run:
         for number in range(kills):
             seen = len(pipeline.events())
@@ -160,7 +152,6 @@ def killed(
             yugabyte.cut()
         run.until(lambda: pipeline.rows() == pipeline.table(), "the same rows")
     assert run.notices.failures
-    return {"kills": kills, "events": len(pipeline.events()), "rows": len(pipeline.table())}
 
 
 def test_more_than_one_table_is_refused(yugabyte, database, tmp_path):
