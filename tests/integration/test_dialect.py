@@ -228,10 +228,7 @@ def test_rows_changed_between_slot_and_snapshot_come_twice_and_none_is_missing(
 def test_an_incremental_snapshot_goes_by_its_watermarks(pipeline, database):
     settings = {"snapshot.mode": "no_data", "incremental.snapshot.chunk.size": 64}
     with pipeline.running(LesserPlugin(), **settings) as run:
-        database.execute(
-            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
-            '{"data-collections": ["public.t"], "type": "incremental"}',
-        )
+        pipeline.signal("execute-snapshot", "t", type="incremental")
         for n in range(20):
             database.execute("UPDATE t SET v = %s WHERE id %% 20 = %s", f"round {n}", n)
         run.until(lambda: target(pipeline) == source(database), "the same rows")

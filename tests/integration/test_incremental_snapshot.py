@@ -294,8 +294,7 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
     assert found == pipeline.database.rows("t", key)
 
 
-@pytest.mark.parametrize("kind", [{}, {"type": "blocking"}], ids=["incremental", "blocking"])
-def test_a_commit_that_streams_before_it_is_visible_is_waited_for(private_server, tmp_path, kind):
+def test_a_commit_that_streams_before_it_is_visible_is_waited_for(private_server, tmp_path):
     """With synchronous replication a commit is in the WAL, and streams, long before others see it.
     Rows read in between would bring the old row back."""
     database = private_server.create_database("slow")
@@ -303,31 +302,35 @@ def test_a_commit_that_streams_before_it_is_visible_is_waited_for(private_server
         f"{SIGNALS}; CREATE TABLE t (id int PRIMARY KEY, v text);"
         "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 5) g"
     )
-    private_server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     private_server.execute("ALTER SYSTEM SET synchronous_commit = 'local'")
-    private_server.reload()
-    # commits wait as soon as the checkpointer, too, has read the setting
-    private_server.execute("CHECKPOINT")
     settings = {"signal.data.collection": "public.signals", "snapshot.mode": "no_data"}
     pipeline = PipelineRig(database, tmp_path, settings)
 
-    def update() -> None:
+    def commits_wait_for(standby: str) -> None:
+        private_server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
+        private_server.reload()
+        # commits wait as soon as the checkpointer, too, has read the setting
+        private_server.execute("CHECKPOINT")
+
+    def update(row: int) -> None:
         with database.connect() as connection:
             connection.execute("SET synchronous_commit = on")
-            connection.execute("UPDATE t SET v = 'new' WHERE id = 3")
+            connection.execute("UPDATE t SET v = 'new' WHERE id = %s", [row])
 
     with pipeline.running() as run:
-        waiting = in_background(update)
-        run.until(lambda: pipeline.destination.ids("t", "u") == [3], "the update to stream")
-        assert database.execute("SELECT v FROM t WHERE id = 3") == [("old",)]
-        pipeline.signal("execute-snapshot", "t", **kind)
-        database.execute("INSERT INTO t VALUES (6, 'after')")
-        run.until(lambda: 6 in pipeline.destination.ids("t"), "the stream to go on")
-        assert read_rows(pipeline.destination) == []
-        private_server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
-        private_server.reload()
-        waiting.result(120)
-        run.until(lambda: len(read_rows(pipeline.destination)) >= 5, "the chunk")
+        for row, kind in ((3, "incremental"), (4, "blocking")):
+            read = len(read_rows(pipeline.destination))
+            commits_wait_for("nobody")
+            waiting = in_background(update, row)
+            run.until(lambda n=row: n in pipeline.destination.ids("t", "u"), "the update to stream")
+            assert database.execute("SELECT v FROM t WHERE id = %s", row) == [("old",)]
+            pipeline.signal("execute-snapshot", "t", type=kind)
+            database.execute("INSERT INTO t VALUES (%s, 'after')", row + 3)
+            run.until(lambda n=row: n + 3 in pipeline.destination.ids("t"), "the stream to go on")
+            assert len(read_rows(pipeline.destination)) == read
+            commits_wait_for("")
+            waiting.result(120)
+            run.until(lambda n=read: len(read_rows(pipeline.destination)) >= n + 5, "the rows")
     assert pipeline.destination.table("t") == pipeline.database.rows("t")
 
 
@@ -431,26 +434,25 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
     assert pipeline.destination.ids("u", "r") == list(range(1, 16))
 
 
+NO_WATERMARKS = (
+    "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"
+    "CREATE TRIGGER no BEFORE INSERT ON signals FOR EACH ROW"
+    " WHEN (NEW.type LIKE 'snapshot-window%') EXECUTE FUNCTION no()"
+)
+
+
 @large
 @pytest.mark.parametrize("settings", [{"read.only": "true"}, BY_DELETION], ids=["read", "deleted"])
 def test_the_signal_table_is_not_written_or_left_as_it_was(pipeline, settings):
-    """Read-only, the role may not write it, and that is well."""
+    """Where it may not be written, only the read-only way goes on."""
     if settings == {"read.only": "true"}:
-        forbid_watermarks(pipeline)
+        pipeline.database.execute(NO_WATERMARKS)
     with pipeline.running(**settings) as run:
         pipeline.signal("execute-snapshot", "t", name="s", additional_condition="id > 290")
         run.until(lambda: finished(run), "the end")
     assert pipeline.destination.ids("t", "r") == list(range(291, 301))
     assert pipeline.database.execute("SELECT id FROM signals") == [("s",)]
-
-
-def forbid_watermarks(pipeline: PipelineRig) -> None:
-    pipeline.database.execute(
-        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"
-        "CREATE TRIGGER no BEFORE INSERT ON signals FOR EACH ROW"
-        " WHEN (NEW.type LIKE 'snapshot-window%') EXECUTE FUNCTION no()"
-    )
 
 
 @large
@@ -478,13 +480,9 @@ def test_a_condition_limits_what_is_read_and_observers_hear_of_it(pipeline, capl
 # --- signals that cannot be acted on: what they may name, test_signal_sql.py ------------------------------
 
 CONDITIONS = [
-    ("no_column = 1", 'column "no_column" does not exist'),
     ("1/(id - id) = 1", "division by zero"),
-    ("true)) TO STDOUT; DROP TABLE u; --", "syntax error"),
     ("true) UNION ALL (SELECT pin FROM secret WHERE true", "syntax error"),
     ("public.steal()", "public.steal is neither the table nor built in"),
-    ("public.folded(1) = 1", "public.folded is neither"),
-    ("pg_sleep(1000) IS NULL", "calls pg_sleep, which may"),
     ("repeat('a', 9999999) || id::text ~ '(a|a?)+b'", "waltap.signal.condition.timeout.ms is 2000"),
 ]
 
@@ -501,25 +499,16 @@ def filtered(condition: str) -> str:
 UNUSABLE = [
     *(("execute-snapshot", filtered(condition), says) for condition, says in CONDITIONS),
     ("execute-snapshot", "{not json", "is not JSON"),
-    ("execute-snapshot", "[1]", "not a JSON object"),
-    ("execute-snapshot", '{"data-collections": "t"}', "must be a list"),
     ("execute-snapshot", asks("public.none"), "no such table is captured: public.none"),
-    ("execute-snapshot", asks("none"), "no such table is captured: ['none']"),
     ("execute-snapshot", asks(), "no such table is captured: []"),
     ("execute-snapshot", asks("pg_catalog.pg_authid"), "no such table is captured"),
-    ("execute-snapshot", asks("public.t", type="sideways"), "sideways"),
     ("execute-snapshot", asks("public.t", surrogate_key="no"), "has no column 'no'"),
     ("execute-snapshot", asks("public.keyless"), "has no key"),
-    ("execute-snapshot", "[" * 200_000, "is not JSON"),
-    ("execute-snapshot", '{"data-collections": ["public.\\ud800"]}', "is not JSON"),
-    ("execute-snapshot", '{"data-collections": ["public.t\\u0000"]}', "NUL"),
-    ("execute-snapshot", asks("(" * 5000 + ")" * 5000), "nested too deep"),
     ("execute-snapshot", asks(r"public\.(o|oo)+$"), "take longer"),
     ("stop-snapshot", asks("public.("), "names no table in the queue"),
     ("pause-snapshot", "]", "is not JSON"),
     ("pause-snapshot", "", "no incremental snapshot is under way"),
     ("log", '"text"', "not a JSON object"),
-    ("x" * 32, "{}", "is not known"),
     ("", "", "'' is not known"),
 ]
 
@@ -533,9 +522,7 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(pipel
         "CREATE TABLE secret (pin int); INSERT INTO secret VALUES (1234);"
         f'CREATE TABLE "{"o" * 60}!" (id int PRIMARY KEY);'
         "CREATE FUNCTION steal() RETURNS bool LANGUAGE sql AS"
-        " 'INSERT INTO u VALUES (999); SELECT true';"
-        "CREATE FUNCTION folded(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
-        " $$BEGIN PERFORM pg_sleep(600); RETURN $1; END$$"
+        " 'INSERT INTO u VALUES (999); SELECT true'"
     )
     pipeline.settings |= {
         "waltap.signal.condition.timeout.ms": 2000,
@@ -551,18 +538,6 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(pipel
     assert ("table_failed", "public.keyless", 0) in run.notices.snapshots
     assert read_rows(destination) == []
     assert database.execute("SELECT count(*), max(id) FROM u") == [(15, 15)]
-
-
-def test_signals_that_wait_for_a_start_do_not_stop_it(pipeline):
-    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    with pipeline.running():
-        pass
-    for number, (kind, data, _says) in enumerate(UNUSABLE[-14:]):
-        pipeline.database.execute("INSERT INTO signals VALUES (%s, %s, %s)", number, kind, data)
-    pipeline.database.execute("INSERT INTO t VALUES (1)")
-    for _ in range(2):
-        with pipeline.running() as run:
-            run.until(lambda: pipeline.destination.ids("t"), "the row after the signals")
 
 
 @large
@@ -581,7 +556,7 @@ def test_fifty_thousand_tables_in_one_signal_are_one_line(pipeline, caplog):
 
 @large
 def test_without_a_signal_table_to_write_to_the_stream_goes_on(pipeline, caplog):
-    forbid_watermarks(pipeline)
+    pipeline.database.execute(NO_WATERMARKS)
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t")
         pipeline.database.execute("INSERT INTO t VALUES (1000)")

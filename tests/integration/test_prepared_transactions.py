@@ -1,10 +1,9 @@
 """Prepared transactions on a real server: whenever they were prepared, none is lost and none stops us."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers.postgres import Database
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
@@ -32,9 +31,8 @@ def decide(database: Database, gid: str, how: str = "COMMIT") -> None:
 @pytest.mark.parametrize(
     ("policy", "running"), [("commit", True), ("prepare", True), ("prepare", False)]
 )
-def test_prepared_before_the_slot_decoded_two_phase(pipeline, policy, running):
+def test_prepared_before_the_slot_decoded_two_phase(pipeline, database, policy, running):
     """The property is switched on later: the server sends the whole transaction at COMMIT PREPARED."""
-    database = pipeline.database
     pipeline.catch_up()
     prepare(database, "early", "VALUES (1), (2)")
     pipeline.catch_up()
@@ -59,12 +57,11 @@ def test_prepared_before_the_slot_decoded_two_phase(pipeline, policy, running):
 
 
 @POLICIES
-def test_prepared_while_the_slot_was_made(pipeline, policy):
+def test_prepared_while_the_slot_was_made(pipeline, database, policy):
     """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
 
     A slot waits twice for what was open. The transaction is prepared during the second wait.
     """
-    database = pipeline.database
     pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
     database.execute("INSERT INTO t VALUES (1)")
 
@@ -98,25 +95,20 @@ def test_prepared_while_the_slot_was_made(pipeline, policy):
 
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
-def test_a_snapshot_waits_for_what_was_delivered_at_prepare(pipeline, kind):
+def test_a_snapshot_waits_for_what_was_delivered_at_prepare(pipeline, database, kind):
     """Over a restart, too: the rows that an undecided transaction deleted are still to be seen."""
-    database = pipeline.database
     pipeline.settings |= TWO_PHASE | {
         "two.phase.policy": "prepare",
         "snapshot.mode": "no_data",
         "signal.data.collection": "public.signals",
     }
-    database.execute("CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
-    database.execute("INSERT INTO t VALUES (1), (2)")
+    database.execute(f"{SIGNALS}; INSERT INTO t VALUES (1), (2)")
     gid = f"{database.name} gone"
     with pipeline.running() as run:
         database.run("BEGIN", "DELETE FROM t WHERE id = 1", f"PREPARE TRANSACTION '{gid}'")
         run.until(lambda: pipeline.destination.ids("t", "d") == [1], "the delete")
     with pipeline.running() as run:
-        database.execute(
-            "INSERT INTO signals VALUES ('a', 'execute-snapshot', %s)",
-            json.dumps({"data-collections": ["public.t"], "type": kind}),
-        )
+        pipeline.signal("execute-snapshot", "t", type=kind)
         run.until(lambda: run.notices.signals, "the signal")
         database.execute("INSERT INTO t VALUES (3)")
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the row behind it")

@@ -1,11 +1,10 @@
 """Snapshots deliver no more than what is published: rows that a filter takes, columns that are listed."""
 
 import contextlib
-import json
 import sqlite3
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.hunt.delivered import from_change_log
 
 from waltap_postgres.errors import SnapshotSelectNarrow
@@ -20,8 +19,7 @@ def pipeline(database, tmp_path) -> PipelineRig:
     if int(version) < 150000:
         pytest.skip("publications have no row filters")
     database.execute(
-        "CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
-        "CREATE TABLE f (id int PRIMARY KEY, name text, secret text);"
+        f"{SIGNALS}; CREATE TABLE f (id int PRIMARY KEY, name text, secret text);"
         "INSERT INTO f SELECT n, 'n' || n, 's' FROM generate_series(1, 40) n"
     )
     settings = {
@@ -83,10 +81,7 @@ def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_rea
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])
 def test_a_snapshot_that_is_asked_for_reads_what_is_published(pipeline, kind):
     pipeline.catch_up(**{"snapshot.mode": "no_data"})
-    pipeline.database.execute(
-        "INSERT INTO signals VALUES ('s', 'execute-snapshot', %s)",
-        json.dumps({"type": kind, "data-collections": ["public.f"]}),
-    )
+    pipeline.signal("execute-snapshot", "f", type=kind)
     with pipeline.running(**{"snapshot.mode": "no_data"}) as run:
         run.until(lambda: len(read(pipeline)) >= len(WANTED), "the snapshot is complete")
         run.until(

@@ -44,10 +44,9 @@ class Marks:
 
 
 pytestmark = pytest.mark.pipeline(
-    sql="CREATE TABLE signals (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text);"
-    "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);",
+    signals=True,
+    sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 25);",
     settings={
-        "signal.data.collection": "public.signals",
         "snapshot.mode": "no_data",
         "incremental.snapshot.chunk.size": 10,
     },
@@ -247,13 +246,10 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(pipeline,
 
 @CHANNELS
 def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
-    pipeline, database, kept, tmp_path
+    pipeline, kept, tmp_path
 ):
     with pipeline.running(kept) as run:
-        database.execute(
-            "INSERT INTO signals VALUES ('by-table', 'execute-snapshot',"
-            """ '{"data-collections": ["public.t"]}')"""
-        )
+        pipeline.signal("execute-snapshot", "t", name="by-table")
         run.until(lambda: pipeline.destination.of("signals"), "the row")
         ask(tmp_path, "by-file")
         run.until(lambda: completed(kept), "the snapshot's end")

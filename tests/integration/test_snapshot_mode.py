@@ -12,7 +12,7 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch
 from waltap.errors import ConfigurationError, SnapshotError
 from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.snapshot import SnapshotFacts, SnapshotStart, Snapshotter
+from waltap.ports.snapshot import SnapshotStart, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.errors import (
     SnapshotLockRefused,
@@ -24,10 +24,12 @@ MODE = {"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"}
 
 
 class Mine(Snapshotter):
-    """As ``initial``, and keeps what it was asked."""
+    """As ``initial``, but for its ``answers`` to questions; keeps what it was asked."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, **answers: Callable[..., object]) -> None:
         self.database = database
+        for question, answer in answers.items():
+            setattr(self, question, answer)
         self.heard: list[tuple[Any, ...]] = []
         self.starts: list[SnapshotStart] = []
 
@@ -79,14 +81,12 @@ def run_once(
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_mode_skips_tables_and_reads_others_by_its_own_select(pipeline, threads):
-    class Chooses(Mine):
-        def reads(self, relation: Relation, start: SnapshotStart) -> bool:
-            return relation.table != "b"
-
-        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
-            return "SELECT v, id FROM c WHERE id > 3;" if relation.table == "c" else None
-
-    mode = Chooses(pipeline.database)
+    selects = {"c": "SELECT v, id FROM c WHERE id > 3;"}
+    mode = Mine(
+        pipeline.database,
+        reads=lambda relation, _start: relation.table != "b",
+        query=lambda relation, _start: selects.get(relation.table),
+    )
     run_once(
         pipeline,
         Plugin(mine=mode),
@@ -103,18 +103,11 @@ def test_a_mode_skips_tables_and_reads_others_by_its_own_select(pipeline, thread
 def test_a_mode_has_offset_slot_and_source_at_hand(pipeline):
     """At the first start there is neither; at a later one both, and a snapshot of its own."""
 
-    class Sees(Mine):
-        def takes_snapshot(self, known: SnapshotFacts) -> bool:
-            return True
+    def query(relation: Relation, start: SnapshotStart) -> None:
+        count = "SELECT count(*) FROM pg_class WHERE relname = %s"
+        assert start.query(count, (relation.table,)) == [(1,)]
 
-        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
-            ((rows,),) = start.query(
-                "SELECT count(*) FROM pg_class WHERE relname = %s", (relation.table,)
-            )
-            assert rows == 1
-            return None
-
-    mode = Sees(pipeline.database)
+    mode = Mine(pipeline.database, takes_snapshot=lambda _known: True, query=query)
     run_once(pipeline, Plugin(mine=mode))
     stored = pipeline.offset()
     assert stored is not None
@@ -144,11 +137,10 @@ def test_an_interrupted_snapshot_ends_too(pipeline):
 
 
 def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(pipeline, caplog):
-    class Fails(Mine):
-        def after(self, start: SnapshotStart, *, completed: bool) -> None:
-            raise ValueError("behind")
+    def after(_start: SnapshotStart, *, completed: bool) -> None:
+        raise ValueError("behind")
 
-    run_once(pipeline, Plugin(mine=Fails(pipeline.database)))
+    run_once(pipeline, Plugin(mine=Mine(pipeline.database, after=after)))
     assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
     assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
 
@@ -158,12 +150,11 @@ def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline):
         code = "WT-4999"
         remedy = "Read it elsewhere."
 
-    class Refuses(Mine):
-        def before(self, relations: Sequence[Relation], start: SnapshotStart) -> None:
-            raise TooLarge("no")
+    def before(*_given: object) -> None:
+        raise TooLarge("no")
 
     with pytest.raises(TooLarge):
-        pipeline.run(Plugin(mine=Refuses(pipeline.database)))
+        pipeline.run(Plugin(mine=Mine(pipeline.database, before=before)))
     assert pipeline.destination.events == []
 
 
@@ -191,13 +182,8 @@ class Watches(Mine):
     ],
 )
 def test_a_mode_locks_tables_as_it_likes(pipeline, mode, expected):
-    class Locks(Watches):
-        def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
-            if relation.table != "b":
-                return None
-            return f'LOCK TABLE "{relation.schema}"."{relation.table}" IN SHARE MODE'
-
-    own = Locks(pipeline.database)
+    statements = {"b": 'LOCK TABLE "public"."b" IN SHARE MODE'}
+    own = Watches(pipeline.database, lock=lambda relation, _start: statements.get(relation.table))
     run_once(pipeline, Plugin(mine=own), **{"snapshot.locking.mode": mode})
     assert own.locks == expected
     assert pipeline.destination.ids("b", "r") == [1, 2, 3, 4, 5]
@@ -206,15 +192,11 @@ def test_a_mode_locks_tables_as_it_likes(pipeline, mode, expected):
 def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline):
     """A reader that sees what others commit while it reads shows it."""
 
-    class Isolates(Mine):
-        def streams(self, known: SnapshotFacts) -> bool:
-            return False
-
-        def isolation(self, start: SnapshotStart) -> str | None:
-            assert not start.exported
-            return "read_committed"
-
-    own = Isolates(pipeline.database)
+    own = Mine(
+        pipeline.database,
+        streams=lambda _known: False,
+        isolation=lambda start: None if start.exported else "read_committed",
+    )
 
     def write(batch: Batch) -> None:
         pipeline.destination.before_write = lambda batch: None
@@ -229,22 +211,19 @@ def test_an_own_isolation_counts_where_the_snapshot_is_not_the_slots(pipeline):
 def test_queries_and_locks_may_be_those_of_other_plugins(pipeline):
     """The mode is Debezium's ``initial``; what the profile itself says of a table comes first."""
 
-    class Queries(Mine):
-        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
-            return f"SELECT id FROM {relation.table} WHERE id = 2"
+    def query(relation: Relation, _start: SnapshotStart) -> str:
+        return f"SELECT id FROM {relation.table} WHERE id = 2"
 
-    class Locks(Watches):
-        def lock(self, relation: Relation, start: SnapshotStart) -> str | None:
-            # seen from inside: what was locked before this one
-            with contextlib.closing(self.database.connect()) as other:
-                locks = other.execute(LOCKS_SQL.encode(), [["a", "b", "c"]]).fetchall()
-            self.heard.append((relation.table, locks))
-            return f"LOCK TABLE {relation.table} IN SHARE ROW EXCLUSIVE MODE"
+    locked: list[str] = []
 
-    locks = Locks(pipeline.database)
+    def lock(relation: Relation, _start: SnapshotStart) -> str:
+        locked.append(relation.table)
+        return f"LOCK TABLE {relation.table} IN SHARE ROW EXCLUSIVE MODE"
+
+    selecting, locks = Mine(pipeline.database, query=query), Mine(pipeline.database, lock=lock)
     run_once(
         pipeline,
-        Plugin(queries=Queries(pipeline.database), locks=locks),
+        Plugin(queries=selecting, locks=locks),
         **{
             "snapshot.query.mode": "custom",
             "snapshot.query.mode.custom.name": "queries",
@@ -257,7 +236,7 @@ def test_queries_and_locks_may_be_those_of_other_plugins(pipeline):
     assert pipeline.destination.ids("a", "r") == [2]
     assert pipeline.destination.ids("b", "r") == [4]
     assert pipeline.destination.of("c")[0].row == {"id": "2", "v": None}
-    assert [table for table, _ in locks.heard] == ["a", "b", "c"]
+    assert locked == ["a", "b", "c"]
 
 
 @plain
@@ -268,23 +247,13 @@ def test_a_plugin_that_nobody_names_is_asked_for(pipeline, what):
 
 
 def test_a_blocking_snapshot_is_read_by_the_modes_select(pipeline):
-    class Queries(Mine):
-        def query(self, relation: Relation, start: SnapshotStart) -> str | None:
-            return "SELECT * FROM c WHERE id < 3" if relation.table == "c" else None
-
-    with pipeline.running(Plugin(mine=Queries(pipeline.database))) as run:
+    selects = {"c": "SELECT * FROM c WHERE id < 3"}
+    mode = Mine(pipeline.database, query=lambda relation, _start: selects.get(relation.table))
+    with pipeline.running(Plugin(mine=mode)) as run:
         run.engine.signal(
             "execute-snapshot", {"type": "blocking", "data-collections": ["public.c"]}
         )
         run.until(lambda: pipeline.destination.ids("c") == [1, 2, 1, 2], "the rows, twice")
-
-
-class Answers(Mine):
-    """Gives ``answer`` to ``question``."""
-
-    def __init__(self, database: Database, question: str, answer: object) -> None:
-        super().__init__(database)
-        setattr(self, question, lambda *_: answer)
 
 
 @pytest.mark.parametrize(
@@ -302,9 +271,8 @@ class Answers(Mine):
 def test_a_wrong_answer_is_reported_with_its_plugin_and_leaves_nothing(
     pipeline, question, answer, error, words
 ):
-    mode = Answers(pipeline.database, question, answer)
-    if question == "isolation":
-        mode.streams = lambda known: False  # type: ignore[method-assign]
+    streams = {"streams": lambda _known: False} if question == "isolation" else {}
+    mode = Mine(pipeline.database, **{question: lambda *_: answer}, **streams)
     with pytest.raises(error) as caught:
         pipeline.run(Plugin(mine=mode))
     assert words in str(caught.value)

@@ -17,6 +17,8 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(database, pipeline):
         "CREATE TABLE c_single (id int PRIMARY KEY, v text); INSERT INTO c_single VALUES (1, E'\\t\\n\\\\N');"
         "CREATE TABLE d_no_columns ();"
         "INSERT INTO d_no_columns DEFAULT VALUES; INSERT INTO d_no_columns DEFAULT VALUES;"
+        "CREATE TABLE e_parent (id int PRIMARY KEY, v text); INSERT INTO e_parent VALUES (1, 'p');"
+        "CREATE TABLE f_child (PRIMARY KEY (id)) INHERITS (e_parent); INSERT INTO f_child VALUES (2, 'c');"
         'CREATE SCHEMA "Odd.Schema";'
         'CREATE TABLE "Odd.Schema"."the ""table""" ("a b" int PRIMARY KEY, "select" text);'
         'INSERT INTO "Odd.Schema"."the ""table""" VALUES (7, NULL)'
@@ -31,7 +33,9 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(database, pipeline):
         ("a_large", 500, "true", "last_in_data_collection"),
         ("b_empty", 0, "true", "true"),
         ("c_single", 1, "last_in_data_collection", "last_in_data_collection"),
-        ("d_no_columns", 2, "first_in_data_collection", "last"),
+        ("d_no_columns", 2, "first_in_data_collection", "last_in_data_collection"),
+        ("e_parent", 1, "last_in_data_collection", "last_in_data_collection"),
+        ("f_child", 1, "last", "last"),
     ]
     assert pipeline.destination.ids("a_large") == list(range(1, 2501))
     assert [e.row for e in pipeline.destination.of("c_single")] == [{"id": "1", "v": "\t\n\\N"}]
@@ -48,72 +52,19 @@ def test_a_database_without_tables_streams_at_once(pipeline):
     assert offset.snapshot is None
 
 
-PARTITIONED = """
-CREATE TABLE m (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
-CREATE TABLE m_low PARTITION OF m FOR VALUES FROM (0) TO (100);
-CREATE TABLE m_high PARTITION OF m FOR VALUES FROM (100) TO (1000);
-INSERT INTO m SELECT g, 'x' FROM generate_series(50, 149) g;
-"""
-
-
-@pytest.mark.parametrize(
-    ("root", "tables"),
-    [
-        pytest.param("false", {"public.m_low", "public.m_high"}, id="as partitions"),
-        pytest.param("true", {"public.m"}, id="as the root"),
-    ],
-)
-def test_rows_of_a_partitioned_table_come_once_in_snapshot_and_stream(
-    database, pipeline, root, tables
-):
-    database.execute(PARTITIONED)
-    pipeline.settings |= {"publish.via.partition.root": root}
-    pipeline.catch_up()
-    pipeline.deliver(
-        "INSERT INTO m VALUES (1, 'new'), (200, 'new')",
-        "UPDATE m SET id = 201 WHERE id = 2 OR id = 50",
-    )
-    events = pipeline.destination.events
-    assert {event.table for event in events} == tables
-    assert sorted(int(e.row["id"]) for e in events if e.op == "r") == list(range(50, 150))
-    state: dict[str, str] = {}
-    for event in events:
-        if event.op == "d":
-            del state[event.row["id"]]
-        else:
-            if event.old.get("id"):
-                del state[event.old["id"]]
-            state[event.row["id"]] = event.row["v"]
-    assert state == dict(database.execute("SELECT id::text, v FROM m"))
-
-
-def test_rows_of_a_child_table_are_not_read_again_with_its_parent(pipeline):
-    pipeline.deliver(
-        "CREATE TABLE parent (id int PRIMARY KEY, v text); INSERT INTO parent VALUES (1, 'p');"
-        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent); INSERT INTO child VALUES (2, 'c')"
-    )
-    assert [(e.table, e.row["id"]) for e in pipeline.destination.events] == [
-        ("public.child", "2"),
-        ("public.parent", "1"),
-    ]
-
-
 def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(database, pipeline):
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     reading, release = pipeline.destination.hold()
-    try:
-        with pipeline.running(ready=False) as run:
-            assert reading.wait(WAIT_S)
-            with database.connect() as other:
-                other.execute("SET statement_timeout = '10s'")
-                name = f"{database.name[:50]}_other"
-                other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-                other.execute("INSERT INTO t VALUES (3)")
-            release.set()
-            run.until(lambda: 3 in pipeline.destination.ids("t"), "the new row")
-    finally:
+    with pipeline.running(ready=False) as run:
+        assert reading.wait(WAIT_S)
+        with database.connect() as other:
+            other.execute("SET statement_timeout = '10s'")
+            name = f"{database.name[:50]}_other"
+            other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+            other.execute("INSERT INTO t VALUES (3)")
         release.set()
+        run.until(lambda: 3 in pipeline.destination.ids("t"), "the new row")
     assert pipeline.destination.ids("t") == [1, 2, 3]
 
 
