@@ -1,7 +1,6 @@
 """The grants of docs/howto/postgresql.md, and no others, are enough. Without one of them a start, and
 `doctor`, which has the same checks, names it with the SQL that gives it, and that SQL suffices."""
 
-import json
 import logging
 import os
 import re
@@ -109,7 +108,7 @@ def test_the_documented_grants_suffice(shop):
     with pipeline.running() as run:
         shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
         run.until(lambda: 3 in pipeline.destination.ids("sales.orders"), "the stream")
-        asked = json.dumps({"data-collections": ["sales.orders"], "type": "incremental"})
+        asked = '{"data-collections": ["sales.orders"], "type": "incremental"}'
         shop.database.execute(
             "INSERT INTO sales.signals VALUES ('again', 'execute-snapshot', %s)", asked
         )

@@ -6,9 +6,8 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.harness.shop import Shop
@@ -27,57 +26,57 @@ def shop(database, tmp_path) -> Shop:
     return made
 
 
-@dataclass(frozen=True)
-class Case:
-    """``breaks`` makes the situation, in which a run prints ``code`` and what ``steps``, patterns, find in
-    it: SQL, a command, a setting for one run, or the path of what is to be removed. ``begun``: the pipeline has run before."""
+class Case(NamedTuple):
+    """A situation in which a run prints ``code`` and what ``steps``, patterns, find in it: SQL, a command, a
+    setting for one run, or the path of what is to be removed.
+
+    It is made of SQL ``before``, of a ``sink``, where ``runs`` of a run, of SQL that comes ``then``, in which {slot} and
+    {publication} are the pipeline's, of what the offset is made to say, or of a damaged file, of settings, and what ``acts``.
+    """
 
     code: str
-    breaks: Callable[[Shop], None]
     steps: tuple[str, ...]
-    begun: bool = True
+    then: str = ""
+    source: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
+    damaged: str = ""
+    before: str | None = None
+    sink: dict[str, str] = {}
+    runs: bool = True
+    acts: Callable[[Shop], None] = lambda _shop: None
 
     def __str__(self) -> str:
         words = re.findall(r"[a-z_]{4,}", " ".join(self.steps).lower())
         return f"{self.code}-{'-'.join(words[:4])}"
 
-
-def slot_of(shop: Shop) -> str:
-    (name,) = shop.database.slots()
-    return name
-
-
-def stored(shop: Shop, **changed: Any) -> None:
-    """Change what the stored offset says of its only partition."""
-    (path,) = shop.folder.rglob("offset.json")
-    text = path.read_text()
-    for name, value in changed.items():
-        text, count = re.subn(rf'("{name}":\s*)("[^"]*"|\d+)', rf"\g<1>{json.dumps(value)}", text)
-        assert count, (name, text)
-    path.write_text(text)
-
-
-def no_slot(shop: Shop) -> None:
-    shop.database.execute(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
-
-
-def slot_of_another_plugin(shop: Shop) -> None:
-    name = slot_of(shop)
-    no_slot(shop)
-    shop.database.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
-
-
-def another_server(shop: Shop) -> None:
-    stored(shop, database="postgres")  # which is there, so it is not the former name of this one
-
-
-def another_name(shop: Shop) -> None:
-    shop.source["slot.name"] = "another"
-
-
-def belongings_damaged(shop: Shop) -> None:
-    (path,) = shop.folder.rglob("belongings.json")
-    path.write_text("{")
+    def happens(self, shop: Shop) -> None:
+        database = shop.database
+        if self.before is not None:  # into tables of the same database
+            database.run("CREATE SCHEMA replica", *filter(None, self.before.split(";")))
+            shop.sink = replica(database, **self.sink)
+            shop.source["schema.include.list"] = "public"
+        if self.runs:
+            shop.run()
+        named = {}
+        if "{" in self.then:
+            ((named["publication"],),) = database.execute(
+                "SELECT pubname::text FROM pg_publication"
+            )
+            (named["slot"],) = database.slots()
+        database.run(*filter(None, self.then.format(**named).split(";")))
+        if self.stored:
+            (path,) = shop.folder.rglob("offset.json")
+            text = path.read_text()
+            for name, value in self.stored.items():
+                said = rf'("{name}":\s*)("[^"]*"|\d+)'
+                text, count = re.subn(said, rf"\g<1>{json.dumps(value)}", text)
+                assert count, (name, text)
+            path.write_text(text)
+        if self.damaged:
+            (path,) = shop.folder.rglob(self.damaged)
+            path.write_text("{")
+        shop.source |= self.source
+        self.acts(shop)
 
 
 def snapshot_cut(shop: Shop) -> None:
@@ -91,7 +90,7 @@ def snapshot_cut(shop: Shop) -> None:
 def older(kind: str) -> Callable[[Shop], None]:
     """An older copy of what a sink of ``kind`` writes is put in its place."""
 
-    def breaks(shop: Shop) -> None:
+    def acts(shop: Shop) -> None:
         shop.sink = {"type": kind, "path": "log"}
         shop.run()
         shutil.copytree(shop.folder / "log", shop.folder / "copy")
@@ -100,110 +99,7 @@ def older(kind: str) -> Callable[[Shop], None]:
         shutil.rmtree(shop.folder / "log")
         (shop.folder / "copy").rename(shop.folder / "log")
 
-    return breaks
-
-
-def offset_ahead(shop: Shop) -> None:
-    stored(shop, end_lsn=0xFFF00000000)
-
-
-def slot_went_back(shop: Shop) -> None:
-    stored(shop, slot_restart_lsn=0xFFF00000000)
-
-
-def offset_damaged(shop: Shop) -> None:
-    (path,) = shop.folder.rglob("offset.json")
-    path.write_text("{")
-
-
-def publication_dropped(shop: Shop) -> None:
-    ((name,),) = shop.database.execute("SELECT pubname::text FROM pg_publication")
-    shop.database.execute(f"DROP PUBLICATION {name}; INSERT INTO t VALUES (7)")
-
-
-def publication_of_others_dropped(shop: Shop) -> None:
-    publication_dropped(shop)
-    shop.source["publication.autocreate.mode"] = "disabled"
-
-
-def sql(shop: Shop, **more: str) -> None:
-    shop.sink = replica(shop.database, **more)
-    shop.source["schema.include.list"] = "public"
-
-
-def target_without_table(shop: Shop) -> None:
-    shop.database.execute("CREATE SCHEMA replica")
-    sql(shop, **{"schema.evolution": "none"})
-
-
-def target_without_key(shop: Shop) -> None:
-    shop.database.execute("CREATE SCHEMA replica; CREATE TABLE replica.t (id int)")
-    sql(shop)
-
-
-def key_replaced(shop: Shop) -> None:
-    shop.database.execute(
-        "CREATE SCHEMA replica; ALTER TABLE t ADD k uuid NOT NULL DEFAULT gen_random_uuid()"
-    )
-    sql(shop)
-    shop.run()
-    shop.database.execute(
-        "CREATE UNIQUE INDEX t_k ON t (k); ALTER TABLE t REPLICA IDENTITY USING INDEX t_k;"
-        "INSERT INTO t VALUES (77)"
-    )
-
-
-def key_grown(shop: Shop) -> None:
-    shop.database.execute("CREATE SCHEMA replica")
-    sql(shop)
-    shop.run()
-    shop.database.execute(
-        "ALTER TABLE t ADD k text NOT NULL DEFAULT 'it''s'; ALTER TABLE t DROP CONSTRAINT t_pkey;"
-        "ALTER TABLE t ADD PRIMARY KEY (id, k)"
-    )
-    shop.database.execute("INSERT INTO t VALUES (78); DELETE FROM t WHERE id = 1")
-
-
-def key_grown_and_all_renamed(shop: Shop) -> None:
-    """In one transaction of the target, which is undone with all names."""
-    shop.database.execute("CREATE SCHEMA replica; ALTER TABLE t ADD v int NOT NULL DEFAULT 5")
-    sql(shop)
-    shop.run()
-    shop.database.execute("ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (77)")
-    shop.database.execute(
-        "ALTER TABLE u RENAME v TO w; ALTER TABLE u ADD k int NOT NULL DEFAULT 3;"
-        "ALTER TABLE u DROP CONSTRAINT t_pkey; ALTER TABLE u ADD PRIMARY KEY (id, w, k)"
-    )
-    shop.database.execute("INSERT INTO u VALUES (78)")
-
-
-def target_ruled(shop: Shop) -> None:
-    shop.database.execute(
-        "CREATE SCHEMA replica; CREATE TABLE replica.t (id int PRIMARY KEY);"
-        "CREATE RULE nothing AS ON DELETE TO replica.t DO INSTEAD NOTHING;"
-        "ALTER TABLE replica.t ENABLE ALWAYS RULE nothing"
-    )
-    sql(shop)
-
-
-def positions_captured(shop: Shop) -> None:
-    shop.database.execute("CREATE SCHEMA replica")
-    sql(shop, **{"position.table": "waltap_position"})
-    shop.run()
-    shop.database.execute("INSERT INTO t VALUES (5)")
-
-
-def another_publication(shop: Shop) -> None:
-    """The slot has changes from before the publication that the profile names by now."""
-    shop.database.execute("INSERT INTO t VALUES (8); CREATE PUBLICATION another FOR TABLE t")
-    shop.source |= {"publication.name": "another", "publication.autocreate.mode": "disabled"}
-
-
-def target_behind(shop: Shop) -> None:
-    shop.database.execute("CREATE SCHEMA replica")
-    sql(shop)
-    shop.run()
-    shop.database.execute("TRUNCATE replica.waltap_position, replica.t")
+    return acts
 
 
 def log_gone(shop: Shop) -> None:
@@ -215,44 +111,78 @@ def log_gone(shop: Shop) -> None:
 REPAIR, CLEAR, DROP = (
     rf"`waltap {each} FILE`" for each in ("repair", "offsets clear", "slot drop")
 )
-CREATE = r"CREATE PUBLICATION [^;]*(?=;)"
+CREATE, DROP_SLOT = r"CREATE PUBLICATION [^;]*(?=;)", r"SELECT pg_drop_replication_slot\('[^']*'\)"
+ALTER = r"ALTER TABLE .*?(?=; or)"
+AHEAD = 0xFFF00000000
+WENT_BACK = {"slot_restart_lsn": AHEAD}
+OTHER_PLUGIN = (
+    "SELECT pg_drop_replication_slot('{slot}');"
+    "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"
+)
+DROPPED = {
+    "then": "DROP PUBLICATION {publication}; INSERT INTO t VALUES (7)",
+    "source": {"publication.autocreate.mode": "disabled"},
+}
+# the slot has changes from before the publication that the profile names by now
+ANOTHER = {
+    "then": "INSERT INTO t VALUES (8); CREATE PUBLICATION another FOR TABLE t",
+    "source": {"publication.name": "another", "publication.autocreate.mode": "disabled"},
+}
+KEY_REPLACED = (
+    "CREATE UNIQUE INDEX t_k ON t (k); ALTER TABLE t REPLICA IDENTITY USING INDEX t_k;"
+    "INSERT INTO t VALUES (77)"
+)
+KEY_GROWN = (
+    "ALTER TABLE t ADD k text NOT NULL DEFAULT 'it''s'; ALTER TABLE t DROP CONSTRAINT t_pkey;"
+    "ALTER TABLE t ADD PRIMARY KEY (id, k); INSERT INTO t VALUES (78); DELETE FROM t WHERE id = 1"
+)
+# in one transaction of the target, which is undone with all names
+KEY_GROWN_AND_ALL_RENAMED = (
+    "ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (77); ALTER TABLE u RENAME v TO w;"
+    "ALTER TABLE u ADD k int NOT NULL DEFAULT 3; ALTER TABLE u DROP CONSTRAINT t_pkey;"
+    "ALTER TABLE u ADD PRIMARY KEY (id, w, k); INSERT INTO u VALUES (78)"
+)
+RULED = (
+    "CREATE TABLE replica.t (id int PRIMARY KEY);"
+    "CREATE RULE nothing AS ON DELETE TO replica.t DO INSTEAD NOTHING;"
+    "ALTER TABLE replica.t ENABLE ALWAYS RULE nothing"
+)
 CASES = [
-    Case("WT-2105", slot_of_another_plugin, (r"SELECT pg_drop_replication_slot\('[^']*'\)", CLEAR)),
-    Case("WT-6103", offset_ahead, (CLEAR,)),
-    Case("WT-6105", slot_went_back, (CLEAR, DROP)),
-    Case("WT-6105", slot_went_back, ("snapshot.mode=when_needed",)),
-    Case("WT-6105", slot_went_back, ("offset.mismatch.strategy=trust_offset",)),
-    Case("WT-6102", another_server, (CLEAR,)),
-    Case("WT-6104", another_name, (r'slot.name = "[^"]*"',)),
-    Case("WT-6104", another_name, (CLEAR, r"SELECT pg_drop_replication_slot\('[^']*'\)")),
-    Case("WT-2125", publication_of_others_dropped, (CREATE, REPAIR)),
-    Case("WT-2125", publication_of_others_dropped, (CREATE, DROP, CLEAR)),
-    Case("WT-2113", another_publication, ("`waltap run FILE --set snapshot.mode=when_needed`",)),
-    Case("WT-2113", another_publication, (DROP, CLEAR)),
-    Case("WT-6001", offset_damaged, (CLEAR,)),
-    Case("WT-6006", belongings_damaged, (r"(?<=Restore )/\S*",)),
-    Case("WT-4002", snapshot_cut, ("snapshot.mode=initial",), begun=False),
-    Case("WT-4002", snapshot_cut, (CLEAR,), begun=False),
-    Case("WT-5109", older("changelog"), (DROP, CLEAR), begun=False),
-    Case("WT-5127", older("files"), (CLEAR,), begun=False),
-    Case("WT-5127", older("files"), (REPAIR,), begun=False),
-    Case("WT-5704", target_without_table, (r"CREATE TABLE [^;]*(?=;)",), begun=False),
-    Case("WT-5706", target_without_key, (r"ALTER TABLE [^;]*(?=;)",), begun=False),
-    Case("WT-5706", key_replaced, (r"CREATE UNIQUE INDEX [^;]*(?=;)",), begun=False),
-    Case("WT-5706", key_grown, (r"ALTER TABLE .*?(?=; or)",), begun=False),
-    Case("WT-5706", key_grown_and_all_renamed, (r"ALTER TABLE .*?(?=; or)",), begun=False),
-    Case("WT-5719", target_ruled, (r"ALTER TABLE replica.t DISABLE RULE nothing",), begun=False),
-    Case("WT-5724", positions_captured, (r"table.exclude.list=[^;]*",), begun=False),
-    Case("WT-5003", target_behind, (CLEAR,), begun=False),
-    Case("WT-5107", log_gone, (CLEAR,), begun=False),
-]
+    Case("WT-2105", (DROP_SLOT, CLEAR), OTHER_PLUGIN),
+    Case("WT-6103", (CLEAR,), stored={"end_lsn": AHEAD}),
+    Case("WT-6105", (CLEAR, DROP), stored=WENT_BACK),
+    Case("WT-6105", ("snapshot.mode=when_needed",), stored=WENT_BACK),
+    Case("WT-6105", ("offset.mismatch.strategy=trust_offset",), stored=WENT_BACK),
+    # a database that is there, so it is not the former name of this one
+    Case("WT-6102", (CLEAR,), stored={"database": "postgres"}),
+    Case("WT-6104", (r'slot.name = "[^"]*"',), source={"slot.name": "another"}),
+    Case("WT-6104", (CLEAR, DROP_SLOT), source={"slot.name": "another"}),
+    Case("WT-2125", (CREATE, REPAIR), **DROPPED),
+    Case("WT-2125", (CREATE, DROP, CLEAR), **DROPPED),
+    Case("WT-2113", ("`waltap run FILE --set snapshot.mode=when_needed`",), **ANOTHER),
+    Case("WT-2113", (DROP, CLEAR), **ANOTHER),
+    Case("WT-6001", (CLEAR,), damaged="offset.json"),
+    Case("WT-6006", (r"(?<=Restore )/\S*",), damaged="belongings.json"),
+    Case("WT-4002", ("snapshot.mode=initial",), runs=False, acts=snapshot_cut),
+    Case("WT-4002", (CLEAR,), runs=False, acts=snapshot_cut),
+    Case("WT-5109", (DROP, CLEAR), runs=False, acts=older("changelog")),
+    Case("WT-5127", (CLEAR,), runs=False, acts=older("files")),
+    Case("WT-5127", (REPAIR,), runs=False, acts=older("files")),
+    Case("WT-5107", (CLEAR,), runs=False, acts=log_gone),
+    Case("WT-5704", (r"CREATE TABLE [^;]*(?=;)",), before="", sink={"schema.evolution": "none"}, runs=False),
+    Case("WT-5706", (r"ALTER TABLE [^;]*(?=;)",), before="CREATE TABLE replica.t (id int)", runs=False),
+    Case("WT-5706", (r"CREATE UNIQUE INDEX [^;]*(?=;)",), KEY_REPLACED, before="ALTER TABLE t ADD k uuid NOT NULL DEFAULT gen_random_uuid()"),
+    Case("WT-5706", (ALTER,), KEY_GROWN, before=""),
+    Case("WT-5706", (ALTER,), KEY_GROWN_AND_ALL_RENAMED, before="ALTER TABLE t ADD v int NOT NULL DEFAULT 5"),
+    Case("WT-5719", (r"ALTER TABLE replica.t DISABLE RULE nothing",), before=RULED, runs=False),
+    Case("WT-5724", (r"table.exclude.list=[^;]*",), "INSERT INTO t VALUES (5)", before="", sink={"position.table": "waltap_position"}),
+    Case("WT-5003", (CLEAR,), "TRUNCATE replica.waltap_position, replica.t", before=""),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_is_printed_suffices(shop, case):
-    if case.begun:
-        shop.run()
-    case.breaks(shop)
+    case.happens(shop)
     refused = shop.waltap("run FILE --until-idle 0.3")
     said = printed(refused.stderr)
     assert refused.returncode != 0, said

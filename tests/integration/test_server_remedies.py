@@ -17,7 +17,6 @@ from waltap_postgres.errors import (
     NothingCaptured,
     ServerLimit,
     SlotExists,
-    SlotInvalidated,
     SnapshotTooOld,
 )
 
@@ -166,40 +165,6 @@ def test_a_slot_that_nobody_needs_is_dropped(pipeline):
     database.execute("SELECT pg_create_logical_replication_slot('there', 'pgoutput')")
     assert carry_out(database, SlotExists("a slot", slot="there").advice())
     assert "there" not in str(database.slots())
-
-
-@pytest.mark.parametrize("way", ["repair", "drop"])
-def test_a_slot_that_the_server_gave_up_is_made_anew(pipeline, way):
-    database = pipeline.database
-    pipeline.settings |= {"sink.type": "jsonl", "sink.path": str(pipeline.folder / "lines")}
-    pipeline.catch_up()
-    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
-    database.execute("SELECT pg_reload_conf()")
-    reason = "SELECT invalidation_reason FROM pg_replication_slots WHERE slot_name = %s"
-    until(
-        lambda: [database.execute("CHECKPOINT"), database.execute(reason, pipeline.slot)][-1][0][0],
-        "the invalidation",
-    )
-    with pytest.raises(SlotInvalidated) as reported:
-        pipeline.run()
-    assert "idle_timeout" in reported.value.problem
-    advice = reported.value.advice()
-    assert "idle_replication_slot_timeout" in advice
-    assert "set it to 0" in advice
-    database.execute("ALTER SYSTEM SET idle_replication_slot_timeout = 0")
-    database.execute("SELECT pg_reload_conf()")
-    if way == "repair":
-        assert "`waltap repair FILE`" in advice
-        done = pipeline.command("repair", "FILE")
-        assert done.returncode == 0, done.stderr
-    else:
-        assert "snapshot.mode=when_needed" in advice
-        pipeline.settings["snapshot.mode"] = "when_needed"
-        assert "`waltap slot drop FILE`" in advice
-        done = pipeline.command("slot", "drop", "FILE", "--yes")
-        assert done.returncode == 0, done.stderr
-    pipeline.deliver("INSERT INTO t VALUES (2)")
-    assert '"id":2' in (pipeline.folder / "lines").read_text().replace(" ", "")
 
 
 def test_a_threshold_for_old_snapshots_is_taken_back(private_server):

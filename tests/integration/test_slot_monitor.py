@@ -90,9 +90,8 @@ def gaps(pipeline: PipelineRig) -> list[CaptureGap]:
     return GapCertificates(pipeline.folder / "state" / "p").all()
 
 
-def test_a_held_sink_is_predicted_and_reported(pipeline):
+def test_a_held_sink_is_predicted_and_reported(pipeline, database):
     """The engine waits for the sink; the monitor looks over a connection of its own."""
-    database = pipeline.database
     settings: dict[str, Any] = {"waltap.wal.budget": "20MB", "waltap.wal.warn.at": "0.25,0.5"}
     with pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -120,8 +119,7 @@ def test_a_held_sink_is_predicted_and_reported(pipeline):
     assert gaps(pipeline) == []
 
 
-def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline):
-    database = pipeline.database
+def test_advancing_lets_go_of_what_nobody_captures_and_of_nothing_else(pipeline, database):
     settings = {"waltap.wal.budget": "12MB", "waltap.wal.action": "advance"}
     with pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -226,8 +224,7 @@ def test_the_monitor_ends_no_pause_that_somebody_asked_for(pipeline):
     assert read(pipeline) == 1903
 
 
-def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline):
-    database = pipeline.database
+def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline, database):
     settings = {"waltap.wal.budget": "8MB", "waltap.wal.action": "drop"}
     with pytest.raises(SlotGivenUp) as ended, pipeline.running(**settings) as run:
         watched = Watched(pipeline, run)
@@ -259,8 +256,7 @@ def test_a_slot_that_is_dropped_says_exactly_what_is_lost(pipeline):
 
 
 @pytest.mark.parametrize("way", ["repair", "snapshot"])
-def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline, way):
-    database = pipeline.database
+def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline, database, way):
     pipeline.catch_up()
     before = pipeline.offset()
     assert before is not None
@@ -297,8 +293,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline, way):
     assert gap.reread["public.t"].rows == 2
 
 
-def test_the_limit_of_the_server_is_predicted(pipeline):
-    database = pipeline.database
+def test_the_limit_of_the_server_is_predicted(pipeline, database):
     database.server.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '30MB'")
     database.server.reload()
     with pipeline.running() as run:
@@ -310,8 +305,7 @@ def test_the_limit_of_the_server_is_predicted(pipeline):
         watched.free.set()
 
 
-def test_orphans_are_on_the_status(pipeline):
-    database = pipeline.database
+def test_orphans_are_on_the_status(pipeline, database):
     database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
     with pipeline.running() as run:
         watched = Watched(pipeline, run)

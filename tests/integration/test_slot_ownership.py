@@ -1,6 +1,7 @@
 """Whose slot it is: a start makes its own, knows it again, and asks before it takes another's. What `waltap slot list`,
 `doctor` and `status` say of slots, also beside pipelines that start and run."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -210,6 +211,7 @@ def test_status_says_that_the_slot_is_of_another_plugin_or_owner(pipeline):
     done = pipeline.command("status")
     assert (done.returncode, "WT-2112" in done.stdout) == (1, True)
     assert "begins as" not in done.stdout
+    assert json.loads(pipeline.command("status", "--json").stdout)["resumable"] is False
     pipeline.catch_up(**{"slot.takeover": "true"})
     done = pipeline.command("status", **{"plugin.name": "wal2json"})
     assert (done.returncode, "WT-2105" in done.stdout) == (1, True)

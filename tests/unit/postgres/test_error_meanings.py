@@ -102,6 +102,19 @@ def test_a_right_that_is_named_in_another_language_is_not_replication():
     assert "GRANT SELECT ON … TO u" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("reason", "setting"),
+    [
+        ("wal_removed", "max_slot_wal_keep_size"),
+        ("idle_timeout", "idle_replication_slot_timeout"),
+        ("rows_removed", "hot_standby_feedback"),
+        ("of a later release", "the server's log"),
+    ],
+)
+def test_why_a_slot_was_given_up_names_what_prevents_it(reason, setting):
+    assert setting in SlotInvalidated("gone", slot="s", reason=reason).advice()
+
+
 def test_the_reader_of_a_slot_is_named():
     error = MEANINGS.of_query("55006", 'replication slot "7" is active for PID 4711', slot="7")
     assert "pg_terminate_backend(4711)" in error.advice()
