@@ -4,14 +4,11 @@ for many relations, and no answer that is older than the transaction it is for; 
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.relation import Column
-from waltap.ports.source.relation_memory import RelationMemory
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.catalog.evidence import (
     BURST,
     CHECKS_BURST,
@@ -58,31 +55,11 @@ def xid(database: Database, statement: str = "SELECT 1") -> int:
 # --- columns ---------------------------------------------------------------------------------------------
 
 
-def columns(database: Database, table: str, seen: list[str] | None = None) -> dict[str, Column]:
-    """Return the columns of ``table``; ``seen``: as the stream has announced them, by name."""
+def columns(database: Database, table: str) -> dict[str, Column]:
     with database.connect(options=OUTPUT, autocommit=True) as connection:
         catalogue = PostgresCatalogue(connection, PostgresProperties.model_construct())
         relation = catalogue.relation("public", table)
-        if seen is not None:
-            wire = tuple(Column(name=name, type_oid=23) for name in seen)
-            relation = RelationDescriber(catalogue, RelationMemory()).describe(
-                msgspec.structs.replace(relation, columns=wire, primary_key=None)
-            )
     return {column.name: column for column in relation.columns}
-
-
-def test_a_columns_number_outlives_its_name(database):
-    database.psql(
-        "create table t (id int primary key, a int, b int, c int);"
-        "alter table t drop column a; alter table t rename column b to a;"
-        "alter table t add column b int"
-    )
-    found = columns(database, "t")
-    assert {name: column.number for name, column in found.items()} == {
-        "id": 1, "a": 3, "c": 4, "b": 5,
-    }  # fmt: skip
-    described = columns(database, "t", ["id", "a", "c"])
-    assert [described[name].number for name in ("id", "a", "c")] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])

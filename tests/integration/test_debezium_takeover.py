@@ -99,16 +99,6 @@ def test_debezium_and_waltap_take_turns_on_one_slot(database, java, tmp_path):
     assert found.repeated[0] == 0, "behind its snapshot Debezium has nothing open"
 
 
-def test_a_transaction_goes_on_behind_the_change_that_was_delivered_last(shop):
-    before = shop.now()
-    shop.database.execute("BEGIN; INSERT INTO t SELECT n, 'a' FROM generate_series(1, 5) n; COMMIT")
-    shop.database.execute("INSERT INTO t VALUES (6, 'b')")
-    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
-    offset = {"lsn": inserts[2], "lsn_proc": inserts[2], "lsn_commit": before}
-    shop.imported({KEY: {**offset, "messageType": "INSERT", "txId": 1, "ts_usec": 1}})
-    assert shop.ids() == [4, 5, 6]
-
-
 @pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
 def test_rows_of_one_copy_share_an_lsn(shop, events, expected):
     """How many of them were delivered only the number shows that Debezium 3.7 keeps: else none is lost."""
@@ -124,16 +114,6 @@ def test_rows_of_one_copy_share_an_lsn(shop, events, expected):
     more = {} if events is None else {"lsn_events_processed": events}
     shop.imported({KEY: {**offset, **more, "messageType": "INSERT"}})
     assert shop.ids() == expected
-
-
-def test_nothing_of_the_next_transaction_is_taken_for_delivered(shop):
-    """Behind a commit, and behind the begin of a transaction whose first change has the same LSN."""
-    before = shop.now()
-    shop.database.execute("INSERT INTO t VALUES (1, 'a')")
-    begin = next(lsn for lsn, kind in shop.changes() if kind == ord("B"))
-    offset = {"lsn": begin, "lsn_proc": begin, "lsn_commit": before, "messageType": "BEGIN"}
-    shop.imported({KEY: offset})
-    assert shop.ids() == [1]
 
 
 def test_offsets_go_back_and_other_connectors_keep_theirs(shop):
@@ -172,13 +152,10 @@ def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(database
 def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop):
     here = {"lsn": shop.now()}
     ahead = {"lsn": shop.now() + (1 << 40), "lsn_commit": shop.now() + (1 << 40)}
-    begun = {"lsn": shop.now(), "snapshot": "INITIAL", "snapshot_completed": False}
     elsewhere, second = (b'["shop-connector",{"server":"other"}]', b'["second",{"server":"shop"}]')
     refusals: list[tuple[dict[bytes, dict[str, object]], type[OffsetError], str]] = [
         ({KEY: ahead}, OffsetError, "after the end of the server"),
-        ({KEY: begun}, DebeziumOffsetUnusable, "initial snapshot had begun"),
         ({KEY: {"sourceOffset": 3}}, DebeziumOffsetUnusable, "no lsn"),
-        ({KEY: {"lsn": -3}}, DebeziumOffsetUnusable, "is no LSN"),
         ({elsewhere: here}, DebeziumOffsetMissing, "shop-connector with topic.prefix other"),
         ({KEY: here, second: here}, DebeziumOffsetMissing, "--connector"),
         ({}, DebeziumOffsetMissing, "no offset of a connector"),

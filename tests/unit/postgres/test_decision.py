@@ -70,6 +70,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a mode that reads at every start": ("always", ONGOING, "snapshot stream new_slot"),
     "within a run it goes on": ("always", WITHIN, "snapshot stream resumes"),
+    "and takes no other": ("always", {**OURS, "reconnects": True}, "stream"),
     "a slot behind a gap": ("initial", {**ONGOING, "unreadable": GAP}, "snapshot stream new_slot"),
     "a slot that is gone": ("initial", {**ONGOING, "lost": GONE}, "snapshot stream new_slot"),
     "one that this run began to make": (
