@@ -31,6 +31,7 @@ Encoders keep plans of fewer (`waltap.changes.events.plan`), so compiling a vers
 MAX_LAST_SEEN = 10_000
 """Names whose last shape is kept; a table beyond them is new when its shape changes."""
 
+AS_KEY = "; tables have this part of the key as text"
 
 MaskLost = SourceError.define("MaskLost", "WT-2049", retry=RetryVerdict.NEVER)
 MaskUnfit = SourceError.define("MaskUnfit", "WT-2050", retry=RetryVerdict.NEVER)
@@ -305,10 +306,11 @@ class DescribedRelations:
 
         They need no further warning.
         """
+        columns, keys = relation.columns, self.capture.keys(relation)
         names = tuple(
-            f"{column.name} ({_type_name(column)})"
-            for column in (relation.columns[index] for index in self.capture.columns(relation))
-            if self.types.of(relation, column) is None
+            f"{columns[n].name} ({_type_name(columns[n])}{AS_KEY if n in keys else ''})"
+            for n in self.capture.columns(relation)
+            if self.types.of(relation, columns[n]) is None
         )
         if names:
             self._left_out[relation.oid] = names
