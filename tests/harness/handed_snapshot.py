@@ -1,7 +1,7 @@
 """A snapshot that tasks of Spark read of a real server, in this process."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import MadeByRun
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
+from waltap_spark.apply.snapshot_splits import TableSplits, splits_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
@@ -43,7 +43,7 @@ class AssignedSnapshots:
         self._applier: OutputApplier | None = None
 
     @contextlib.contextmanager
-    def engine(self, name: str) -> Iterator[Mapping[str, list[SnapshotChunk]]]:
+    def engine(self, name: str) -> Iterator[Sequence[SnapshotChunk]]:
         """Keep a snapshot called ``name`` while the block lasts; the log then names it."""
         host, _ = self.pipeline.host()
         stages = PipelineStages(self.pipeline.profile(host), host, run_id=name)
@@ -59,15 +59,14 @@ class AssignedSnapshots:
         sink = ChangeLogSink(ChangeLogProperties(path=str(self.folder / "log")), context)
         try:
             start = connector.prepare(None)
-            tables: dict[str, list[SnapshotChunk]] = {}
-            for chunk in connector.chunks(start):
-                tables.setdefault(chunk.relation.name, []).append(chunk)
-            self._there[name] = {n: AssignedSplits.of(each, context) for n, each in tables.items()}
+            chunks = connector.chunks(start)
+            self._there[name] = splits_of(chunks, context)
             sink.open()
             position = start.offset.sole.position
-            for number, chunks in enumerate(tables.values()):
+            relations = {chunk.relation.table_id: chunk.relation for chunk in chunks}
+            for number, relation in enumerate(relations.values()):
                 piece = SnapshotRows(
-                    relation=chunks[0].relation,
+                    relation=relation,
                     rows=[],
                     ts=0,
                     lsn=position.end_lsn,
@@ -79,7 +78,7 @@ class AssignedSnapshots:
                 )
                 sink.write(Batch(parts=[piece], position=position, events=0, snapshot=True))
             sink.flush()
-            yield tables
+            yield chunks
         finally:
             self._there.pop(name, None)
             sink.close()

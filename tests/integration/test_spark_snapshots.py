@@ -16,7 +16,7 @@ from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_spark.apply import external_snapshots
 from waltap_spark.apply.applier import OutputApplier
-from waltap_spark.apply.snapshot_splits import AssignedSplits, TableSplits
+from waltap_spark.apply.snapshot_splits import TableSplits, splits_of
 from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.errors import ChunkSourceUnreachable, RowsAwaited
@@ -47,8 +47,12 @@ INSERT INTO typed VALUES (1, 'fine', 7, '[1,5)', '1 day 02:03:04', '{"a": 1}', '
 INSERT INTO typed (id) VALUES (2);
 INSERT INTO keyless SELECT g % 3, 'x' FROM generate_series(1, 10) g;
 ALTER TABLE keyless REPLICA IDENTITY FULL;
+CREATE SCHEMA "a.b" CREATE TABLE c (id int PRIMARY KEY);
+CREATE SCHEMA a CREATE TABLE "b.c" (id int PRIMARY KEY, v text);
+INSERT INTO a."b.c" VALUES (1), (2);
+INSERT INTO "a.b".c VALUES (3);
 """
-ROWS = {"public.big": 3000, "public.keyless": 10, "public.empty": 0, "public.typed": 2}
+ROWS = {"public.big": 3000, "public.keyless": 10, "public.empty": 0, "public.typed": 2, "a.b.c": 2}
 TYPED = (
     '{1, fine, 7, [1,5), P0Y0M1DT2H3M4S, {"a": 1}, 00FF, 2026-01-02 03:04:05.6, 2026-02-03,'
     " [12:00:00.25, null], [1.5, null], 123456789.000000001, null}"
@@ -80,7 +84,7 @@ def counts(rig: AssignedSnapshots) -> dict[str, int]:
 def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(made, database):
     rig = made()
     with rig.engine("one") as chunks:
-        assert len(chunks["public.big"]) == 3
+        assert [chunk.relation.table for chunk in chunks].count("big") == 3
         database.execute(
             "UPDATE big SET v = 'later' WHERE id < 100; DELETE FROM big WHERE id > 2990"
         )
@@ -103,6 +107,8 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(made, dat
     (reported,) = history.select("_op", "_commit_lsn", "_seq", "_epoch").distinct().collect()
     assert tuple(reported)[::3] == ("r", 1)
     assert reported[1] == rig.log.last().log_position.end_lsn  # type: ignore[union-attr]
+    (other,) = (name for name in rig.tables.names if name.startswith("a.b.c@"))
+    assert [tuple(row) for row in rig.tables.current(other).collect()] == [(3,)]
     state = rig.output.state()
     assert {name: state.tables[name].rows_of_splits for name in ROWS} == ROWS
     with pytest.raises(RowsInExternalSnapshot, match="WT-5112 .*public.big"):
@@ -195,7 +201,7 @@ class Tables:
     ) -> None:
         """Hand ``content`` over, a row a chunk, and say so in the log; what was handed before is gone."""
         chunks = [Chunk(table, n, len(content), [row]) for n, row in enumerate(content)]
-        self.handed = {name: {table.name: AssignedSplits.of(chunks, context(self.folder))}}
+        self.handed = {name: splits_of(chunks, context(self.folder))}
         self.sink.write(rows(name, table=table))
         self.sink.flush()
 

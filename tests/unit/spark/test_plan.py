@@ -21,7 +21,13 @@ from waltap_sinks.changelog.manifest import (
 )
 from waltap_spark.apply import applier
 from waltap_spark.apply.applier import MOST, RETRY_S, TRY_S, TableRetries
-from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, DriverInput, packed
+from waltap_spark.apply.snapshot_splits import (
+    NO_MORE,
+    AssignedSplits,
+    DriverInput,
+    packed,
+    splits_of,
+)
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
 from waltap_spark.planning.plan import SegmentGroup, doubles, plan
@@ -244,10 +250,10 @@ def log(tmp_path) -> Iterator[WrittenLog]:
 def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_path):
     reading, writing = os.pipe()
     chunks = [Chunk(ITEMS, number, 2) for number in range(2)]
-    tables = {ITEMS.name: AssignedSplits.of(chunks, context(tmp_path))}
+    tables = splits_of(chunks, context(tmp_path))
     with open(reading, "rb") as inner, open(writing, "wb") as outer:
         inbox = DriverInput(inner)
-        data = packed("one", {**tables, "large": AssignedSplits(count=1, pickled=bytes(3 << 20))})
+        data = packed("one", {**tables, 7: AssignedSplits(count=1, pickled=bytes(3 << 20))})
         outer.write(data[:20])
         outer.flush()
         assert inbox.of("one") is None
@@ -263,8 +269,8 @@ def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_pa
         until(inbox.gone, "the end")
         with pytest.raises(LookupError):
             inbox.of("one")
-    assert found[ITEMS.name].count == 2
-    terms, read = found[ITEMS.name].unpacked()
+    assert found[ITEMS.oid].count == 2
+    terms, read = found[ITEMS.oid].unpacked()
     assert terms.described.columns == ITEMS.columns
     assert [chunk.index for chunk in read] == [0, 1]
 

@@ -271,7 +271,7 @@ class SnapshotPhase:
         name = delivery.assign_splits(chunks)
         self.assigned = True
         position = delivery.position.end_lsn
-        tables = {chunk.relation.name: chunk for chunk in chunks}
+        tables = {chunk.relation.table_id: chunk for chunk in chunks}
         for number, chunk in enumerate(tables.values()):
             piece = SnapshotRows(
                 relation=chunk.relation,
@@ -294,7 +294,7 @@ class SnapshotPhase:
         if rows is None:
             report.aborted()
             return False
-        for table in tables:
+        for table in dict.fromkeys(chunk.relation.name for chunk in tables.values()):
             report.reads(table, rows.get(table))
             report.progressed(rows.get(table, 0))
             state.counts.snapshot_rows += rows.get(table, 0)

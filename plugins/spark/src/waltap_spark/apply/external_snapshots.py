@@ -161,7 +161,7 @@ class ExternalSnapshots:
     ) -> AbstractContextManager[ChunkRows]:
         splits = self._found.get(group.external_snapshot) or {}
         types = stored_as(group, table.file_schemas[group.fingerprint])
-        return chunk_rows(commit.spark, splits[group.name], types)
+        return chunk_rows(commit.spark, splits[group.oid], types)
 
     def _lost(self, name: str) -> bool:
         """Return whether the log has a later snapshot than ``name``."""

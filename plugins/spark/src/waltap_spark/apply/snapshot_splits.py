@@ -9,7 +9,7 @@ import os
 import pickle
 import select
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -85,8 +85,16 @@ class AssignedSplits:
         return found
 
 
-# Chunks by table (``schema.table``).
-TableSplits = Mapping[str, AssignedSplits]
+# Chunks by the table's number in the source (OID).
+TableSplits = Mapping[int, AssignedSplits]
+
+
+def splits_of(chunks: Iterable[SnapshotChunk], context: SinkContext) -> TableSplits:
+    """Return ``chunks`` by table; names of two tables can read the same."""
+    tables: dict[int, list[SnapshotChunk]] = {}
+    for chunk in chunks:
+        tables.setdefault(chunk.relation.oid, []).append(chunk)
+    return {oid: AssignedSplits.of(each, context) for oid, each in tables.items()}
 
 
 # The name in `NO_MORE`; no chunks have it.

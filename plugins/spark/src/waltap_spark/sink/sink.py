@@ -22,7 +22,7 @@ from waltap.ports.sink.sink import SinkContext
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
-from waltap_spark.apply.snapshot_splits import NO_MORE, AssignedSplits, packed
+from waltap_spark.apply.snapshot_splits import NO_MORE, packed, splits_of
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.errors import TablesSuspended
 from waltap_spark.formats.choice import FormatChoice
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 class SparkSink(ChangeLogSink):
     """A change log with an applier; exactly once, single-threaded."""
 
-    # Tables whose rows Spark tasks are reading.
-    _awaited: "tuple[str, ...] | None" = None
+    # Tables whose rows Spark tasks are reading, by their numbers in the source.
+    _awaited: "dict[int, str] | None" = None
 
     _streams = False
 
@@ -140,12 +140,8 @@ class SparkSink(ChangeLogSink):
         """
         assert self._driver is not None
         name = str(uuid.uuid4())
-        tables: dict[str, list[SnapshotChunk]] = {}
-        for chunk in chunks:
-            tables.setdefault(chunk.relation.name, []).append(chunk)
-        of = {table: AssignedSplits.of(some, self._context) for table, some in tables.items()}
-        self._driver.give(packed(name, of))
-        self._awaited = tuple(tables)
+        self._driver.give(packed(name, splits_of(chunks, self._context)))
+        self._awaited = {chunk.relation.oid: chunk.relation.name for chunk in chunks}
         return name
 
     def split_rows(self) -> Mapping[str, int] | None:
@@ -160,14 +156,14 @@ class SparkSink(ChangeLogSink):
             state = self._output().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self.log_position):
                 return None
-            tables = {} if state is None else state.tables
-            for name in self._awaited:
-                if name in tables and tables[name].failed:
-                    problem = f"the snapshot of {name} cannot be kept: {tables[name].failed}"
+            tables = {} if state is None else {each.oid: each for each in state.tables.values()}
+            for oid, name in self._awaited.items():
+                if oid in tables and tables[oid].failed:
+                    problem = f"the snapshot of {name} cannot be kept: {tables[oid].failed}"
                     raise TablesSuspended(problem, output=self._spark.tables)
         awaited, self._awaited = self._awaited, None
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
-        return {name: tables[name].rows_of_splits for name in awaited if name in tables}
+        return {n: tables[oid].rows_of_splits for oid, n in awaited.items() if oid in tables}
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
         return [self._applied.downstream_progress(self.log_position)]
