@@ -34,7 +34,7 @@ from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.formats.table_format import TableFormat, TableFormatContext, What
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.schema.expression import quoted
-from waltap_spark.session.session import REQUIRED
+from waltap_spark.session.session import REQUIRED, make_active
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 from waltap_spark.state.version_maps import parse_position, state_at
 
@@ -158,6 +158,7 @@ class LiveTables:
 
     def _rows(self, name: str, what: What) -> DataFrame:
         assert self._format is not None
+        make_active(self.spark)
         tables = self._members(name)
         if what == "changes" and not all(table.mode.history for table in tables):
             raise HistoryMissing(f"{name} was made without a history", table=name)
