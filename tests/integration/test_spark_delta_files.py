@@ -263,33 +263,30 @@ def test_no_row_with_a_date_far_away_is_skipped(rig):
         assert there.where(" AND ".join(each)).count() == 1, each
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        ", 'delta.enableChangeDataFeed' = 'true'",
-        ", 'delta.enableRowTracking' = 'true'",
-        ", 'delta.enableInCommitTimestamps' = 'true'",
-        ", 'delta.appendOnly' = 'true'",
-        ", 'delta.dataSkippingNumIndexedCols' = '0'",
-        ", 'delta.checkpointPolicy' = 'v2'",
-    ],
-)
-def test_a_table_with_another_property_is_written_by_spark(rig, properties):
-    rows = pa.table({"id": pa.array([1], pa.int32())})
-    refused = made(rig, "refused", "id int", properties)
-    assert not rig.applier._format.write_here(rig.spark, refused, rows, replaces=False)
-    assert rig.applier._format.write_here(
-        rig.spark, made(rig, "taken", "id int"), rows, replaces=False
-    )
+UNUSUAL: Final = [
+    *(
+        ("id int", f", 'delta.{name}' = '{value}'")
+        for name, value in (
+            ("enableChangeDataFeed", "true"), ("enableRowTracking", "true"), ("enableInCommitTimestamps", "true"),
+            ("appendOnly", "true"), ("dataSkippingNumIndexedCols", "0"), ("checkpointPolicy", "v2"),
+        )
+    ),
+    ("id int NOT NULL", ""), ("id int, v variant", ""), ("id int, v char(3)", ""),
+]  # fmt: skip
+"""Columns and properties of tables that Spark has to write."""
 
 
-@pytest.mark.parametrize("columns", ["id int NOT NULL", "id int, v variant", "id int, v char(3)"])
-def test_a_table_with_another_column_is_written_by_spark(rig, columns):
+def test_a_table_with_other_properties_or_columns_is_written_by_spark(rig):
     rows = pa.table({"id": pa.array([1], pa.int32())})
-    at = f"delta.`{rig.output.uri('tables/refused')}`"
-    own = delta_format.table_properties(rig.spark, at)
-    rig.spark.sql(f"CREATE TABLE {at} ({columns}) USING delta {own}")
-    assert not rig.applier._format.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
+
+    def is_written_here(name: str, *given: str) -> bool:
+        return rig.applier._format.write_here(
+            rig.spark, made(rig, name, *given), rows, replaces=False
+        )
+
+    assert is_written_here("taken", "id int")
+    for number, given in enumerate(UNUSUAL):
+        assert not is_written_here(f"refused{number}", *given), given
 
 
 def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig):

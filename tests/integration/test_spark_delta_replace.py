@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 import shutil
-from itertools import count
+from itertools import count, product
 from typing import Any, Final
 
 import msgspec
@@ -118,7 +118,8 @@ def test_deleted_rows_that_a_mode_keeps_stay(delta, tmp_path, deletes):
 
 
 @pytest.mark.parametrize(
-    ("seed", "commits"), [(0, 6), (1, 6), (2, 6), pytest.param(3, 30, marks=pytest.mark.exhaustive)]
+    ("seed", "commits"),
+    [(0, 8), *(pytest.param(n, 30, marks=pytest.mark.exhaustive) for n in (1, 2, 3))],
 )
 def test_random_changes_of_a_key_of_two_columns(rig, seed, commits):
     """Keys that share one of their columns, and values that are not sent, over checkpoints of the log and
@@ -295,25 +296,14 @@ MOMENTS: Final = {
     "before the rows": (False, ROWS),
     "behind the history": (True, 1),
     "behind the rows": (True, ROWS),
+    "a snapshot's rows": (True, ROWS),
 }
 """Which commit of the format's a driver dies at: before it, with a file that no commit names; behind it, where its
 answer is lost."""
 
 
-@pytest.mark.parametrize(
-    ("moment", "snapshot"),
-    [*((moment, False) for moment in MOMENTS), ("behind the rows", True)],
-)
-def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
-    rig, monkeypatch, moment, *, snapshot
-):
-    behind, number = MOMENTS[moment]
-    left(rig)
-    if snapshot:
-        read_anew(rig, ("1", "10", None), ("9", None, "new"))
-    else:
-        rig.db.update(LEFT, ["1"], amount="100")
-        rig.commit()
+def apply_and_die(rig: Rig, *, behind: bool, number: int) -> None:
+    """Apply what waits by a driver that dies so; another follows."""
     kind, name = commits_of(rig)
     if not behind:
         with pytest.raises(Died), dying((kind, name), at=number):
@@ -326,17 +316,30 @@ def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(
             if next(made) == number:
                 raise Py4JError("Error while receiving")  # as py4j calls a connection that broke
 
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kind, name, lost)
             with contextlib.suppress(Py4JError, WaltapError):
                 rig.apply()
     rig.reopen()
-    rig.apply(LEFT)
-    changes = LiveTables(rig.spark, rig.output).changes("left")
-    assert changes.count() == (8 if snapshot else 7)
-    if (behind, number, rig.choice.name) == (False, 1, "delta"):
-        files = list(folder_of(rig.target(LEFT, "changes")).glob("*.parquet"))
-        assert len(files) > len(changes.inputFiles())
+
+
+def test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing(rig):
+    left(rig)
+    rows = 6
+    for moment, (behind, number) in MOMENTS.items():
+        if moment == "a snapshot's rows":
+            read_anew(rig, ("1", "10", None), ("9", None, "new"))
+        else:
+            rig.db.update(LEFT, ["1"], amount=f"{rows}00")
+            rig.commit()
+        apply_and_die(rig, behind=behind, number=number)
+        rig.apply(LEFT)
+        rows += 2 if moment == "a snapshot's rows" else 1
+        changes = LiveTables(rig.spark, rig.output).changes("left")
+        assert changes.count() == rows, moment
+        if (moment, rig.choice.name) == ("before the history", "delta"):
+            files = list(folder_of(rig.target(LEFT, "changes")).glob("*.parquet"))
+            assert len(files) > len(changes.inputFiles())
     rig.update(LEFT, ["1"], note="again")
     rig.check(LEFT)
 
@@ -398,50 +401,40 @@ def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(rig, typed):
     assert rows() == before[:3]
 
 
-@pytest.mark.parametrize("name", [n for n in SKIPPED if n not in ("f", "d")])
-def test_a_key_of_each_type_removes_its_row_alone(rig, typed, name, monkeypatch):
+def test_a_key_of_each_type_removes_its_row_alone(rig, typed, monkeypatch):
     """Also null, which a value becomes that the column does not have."""
     store, place = rig.output.store, rig.output.uri("")
     path = typed.at.split("`")[1]
     within = path.removeprefix(place).lstrip("/")
     monkeypatch.setattr(DeltaTransaction, "committing", lambda _own, entries, **_how: entries)
     table = DeltaTable(rig.spark, path, store, within, lambda _id: FileList(store, within))
-    values = many().column(name).to_pylist()
-    for number in range(4):
+    for name, number in product(set(SKIPPED) - {"f", "d"}, range(4)):
+        values = many().column(name).to_pylist()
         row = table.stored(many().slice(number, 1))
         assert row is not None
         assert table.schema is not None
         entries: Any = table.replacing([name, "id"], row, pa.array([True]))
-        assert entries is not None
         written = store.read_parquet(f"{within}/{entries[-1]['add']['path']}")
         ids = written.column(table.schema.physical.field(0).name).to_pylist()
-        assert ids == [n for n in range(4) if n != number]
+        assert ids == [n for n in range(4) if n != number], name
         alone: Any = table.replacing([name], row, pa.array([True]))
-        assert alone is not None
         remaining = json.loads(alone[-1]["add"]["stats"])["numRecords"]
-        assert remaining == sum(value != values[number] for value in values)
+        assert remaining == sum(value != values[number] for value in values), name
 
 
-def _no_key(target: TargetTable, rig: Rig) -> None:
-    rows = pa.table({"id": pa.array([0.0], pa.float64()), GONE: [False]})
-    assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: rows) is None
-
-
-def _no_rows(target: TargetTable, rig: Rig) -> None:
-    assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: None) is None
-
-
-def _large(target: TargetTable, rig: Rig) -> None:
-    rows = pa.table({"id": pa.array([0.5], pa.float64()), GONE: [True]})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_format, "SMALL_TABLE", 10)
-        assert rig.applier._format.replacing(rig.spark, target, ["id"], lambda: rows) is None
-
-
-@pytest.mark.parametrize("case", [_no_key, _no_rows, _large], ids=lambda case: case.__name__[1:])
-def test_what_the_driver_does_not_replace(rig, case):
+def test_what_the_driver_does_not_replace(rig, monkeypatch):
     at = f"delta.`{rig.output.uri('tables/t')}`"
     own = delta_format.table_properties(rig.spark, at)
-    rig.spark.sql(f"CREATE TABLE {at} (id double) USING delta {own}")
-    rig.spark.sql(f"INSERT INTO {at} VALUES (0.0)")
-    case(TargetTable(at=at, version=1), rig)
+    rig.spark.sql(f"CREATE TABLE {at} (id int, far double) USING delta {own}")
+    rig.spark.sql(f"INSERT INTO {at} VALUES (1, 0.0)")
+    gone = pa.table({"id": pa.array([1], pa.int32()), "far": [0.0], GONE: [True]})
+
+    def replaces(key: str, rows: pa.Table | None = gone) -> bool:
+        target = TargetTable(at=at, version=1)
+        return rig.applier._format.replacing(rig.spark, target, [key], lambda: rows) is not None
+
+    assert replaces("id")
+    assert not replaces("far"), "two zeros are one key"
+    assert not replaces("id", None)
+    monkeypatch.setattr(delta_format, "SMALL_TABLE", 10)
+    assert not replaces("id"), "the table is large"
