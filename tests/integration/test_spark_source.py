@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 from pyarrow import dataset
-from tests.harness.changelog import COMMIT_TS, Database, batch, context, relation
+from tests.harness.changelog import WrittenLog, relation
 from tests.harness.command import run_program
 from tests.harness.profile_query import patiently
 from tests.harness.servers import spark_catalogue
+from tests.harness.source_log import PEOPLE, SourceLog
 from tests.integration.test_spark_profiles import Shop
 
-from waltap.changes.transactions.position import lsn_text
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark import pipelines
 
 # --- batches and streams --------------------------------------------------------------------------
 
-PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")], numbers=(1, 2))
 OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)
 TYPES = [
     ("id", "int4", "1"),
@@ -41,49 +39,32 @@ TYPES = [
 EVERY = relation("public.every", [(name, kind) for name, kind, _value in TYPES])
 
 
-class Log:
-    """A change log and the database behind it."""
+class Log(SourceLog):
+    """A change log, the server behind it, and Spark that reads it."""
 
     def __init__(self, folder: Path, spark: Any) -> None:
-        self.folder, self.spark, self.db = folder, spark, Database()
-        self.path = str(folder / "log")
-        self.sink = ChangeLogSink(ChangeLogProperties(path=self.path), context(folder))
-        self.sink.open()
-        self.log = ChangeLog(self.path)
+        super().__init__(folder)
+        self.spark = spark
         self.got: list[list[tuple[Any, ...]]] = []
-
-    def flush(self) -> None:
-        self.sink.write(batch(self.db.commit()))
-        self.sink.flush()
-
-    def people(self, *names: str) -> None:
-        first = len(self.db.rows.get(PEOPLE.name, [])) + 1
-        for number, name in enumerate(names, first):
-            self.db.insert(PEOPLE, [str(number), name])
-        self.flush()
 
     def read(self, **options: Any) -> Any:
         reader = self.spark.read.format("waltap").option("path", self.path)
-        return reader.options(**{"table": "public.people", **options}).load()
+        return reader.options(**options).load()
 
-    def names(self, **options: Any) -> list[str]:
-        rows = self.read(**options).select("_epoch", "_commit_lsn", "_seq", "name").collect()
-        return [row["name"] for row in sorted(rows, key=lambda row: row[:3])]
-
-    def stream(self, checkpoint: str = "checkpoint", fails: bool = False, **options: Any) -> Any:
+    def query(self, fails: bool = False, **options: Any) -> Any:
         """Run a query until it has all there is; each batch's names are added to ``got``."""
         reader = self.spark.readStream.format("waltap").option("path", self.path)
-        frame = reader.options(**{"table": "public.people", **options}).load()
+        frame = reader.options(**{"table": PEOPLE.name, **options}).load()
 
         def take(rows: Any, number: int) -> None:
             if fails and number == 1:
                 raise ValueError("the target is full")
-            self.got.append([(number, *each) for each in rows.select("name", "_op").collect()])
+            self.got.append([(number, *each) for each in rows.select("name").collect()])
 
         def query() -> Any:
             started = (
                 frame.writeStream.foreachBatch(take)
-                .option("checkpointLocation", str(self.folder / checkpoint))
+                .option("checkpointLocation", str(self.folder / "checkpoint"))
                 .trigger(availableNow=True)
                 .start()
             )
@@ -92,20 +73,20 @@ class Log:
 
         return patiently(query)
 
-    def streamed(self) -> list[list[str]]:
-        return [[name for _number, name, _op in part] for part in self.got if part]
+    def streamed(self) -> list[str]:
+        """Return the number of each batch that had rows, and their names."""
+        return [f"{part[0][0]} {''.join(name for _n, name in part)}" for part in self.got if part]
 
 
 @pytest.fixture
 def log(spark, tmp_path) -> Iterator[Log]:
     made = Log(tmp_path, spark)
     yield made
-    made.sink.close()
+    made.close()
 
 
 def test_every_type_has_its_column_and_its_value(log):
-    log.db.insert(EVERY, [value for _name, _kind, value in TYPES], ["2", *[None] * 10])
-    log.flush()
+    log.insert(EVERY, [value for _name, _kind, value in TYPES], ["2", *[None] * 10])
     frame = log.read(table="public.every")
     assert frame.schema.simpleString().startswith(
         "struct<id:int,big:bigint,flag:boolean,price:decimal(10,2),ratio:double,day:date,"
@@ -123,191 +104,55 @@ def test_every_type_has_its_column_and_its_value(log):
     assert (row._op, row._seq, row._epoch, row._generation) == ("c", 0, 1, None)
 
 
-def test_a_batch_begins_and_ends_where_it_is_reported(log):
-    for name in "abcd":
-        log.people(name)
-    first = log.db.inserted(PEOPLE, ["11", "e"])
-    log.db.insert(PEOPLE, ["12", "f"])
-    log.sink.write(batch(first, log.db.commit()))  # two transactions in one flush
-    log.sink.flush()
-    log_positions = [step.log_position for step in log.log.manifests()]
-    lsn = lsn_text(log_positions[1].end_lsn)
-    within = lsn_text(first.end_lsn)
-    assert log.names() == list("abcdef")
-    assert log.names(startingPosition=str(log_positions[2])) == list("def")
-    assert log.names(startingPosition=lsn, endingPosition=str(log_positions[3])) == list("cd")
-    assert log.names(startingPosition=within) == ["f"], "cut between two transactions of a flush"
-    assert log.names(endingPosition=within) == list("abcde")
-    assert log.names(startingPosition="latest") == []
-    moment = (COMMIT_TS + first.commit_lsn) / 1_000_000
-    assert log.names(startingTime=_iso(moment)) == list("ef")
-    assert log.names(endingTime=_iso(moment)) == list("abcde")
-
-
-def _iso(seconds: float) -> str:
-    import datetime as dt
-
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
-
-
-def test_a_snapshot_counts_when_it_is_complete(log):
-    log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
-    pieces = log.db.snapshot(PEOPLE, rows_each=1)
-    log.sink.write(pieces[0])
-    log.sink.flush()
-    assert log.names() == []
-    for piece in pieces[1:]:
-        log.sink.write(piece)
-    log.sink.flush()
-    assert log.names() == ["Ann", "Bob"]
-    assert {row._generation for row in log.read().collect()} == {1}
-    log.db.insert(PEOPLE, ["3", "Cid"])
-    log.flush()
-    assert sorted(log.names(skipReplaced="true")) == ["Ann", "Bob", "Cid"]
-
-
 def test_several_tables_are_structs_of_their_columns(log):
     log.people("Ann")
-    log.db.insert(OTHER, ["7", "x"])
-    log.flush()
-    many = log.spark.read.format("waltap").options(path=log.path, tables="public.*, sales.*").load()
+    log.insert(OTHER, ["7", "x"])
+    many = log.read(tables="public.*, sales.*")
     assert many.columns[:3] == ["_table", "public.people", "sales.other"]
     rows = {row._table: row for row in many.collect()}
-    assert rows["public.people"]["public.people"].asDict() == {"id": 1, "name": "Ann"}
+    assert rows["public.people"]["public.people"].asDict() == {"id": 0, "name": "Ann"}
     assert rows["public.people"]["sales.other"] is None
     assert rows["sales.other"]["sales.other"].asDict() == {"id": 7, "_note": "x"}
 
 
-def test_a_stream_ends_and_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):
+def test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):
+    """A batch that failed is read again as it was; changes that the log lacks end a query that does not say otherwise."""
     for names in ("ab", "c", "def", "g"):
         log.people(*names)
-    query = log.stream(maxRowsPerBatch=3, reader="night")
-    assert log.streamed() == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
-    reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])
-    last = log.log.last()
-    assert reported["end_lsn"] == last.log_position.end_lsn
-    assert reported["behind_bytes"] == reported["behind_ms"] == 0
-    log.got.clear()
-    log.people("h")
-    log.stream(maxRowsPerBatch=3, reader="night")
-    assert log.streamed() == [["h"]]
-    reader = log.log.readers.get("night")
-    assert last.log_position <= reader.log_position, "what the query is done with need not stay"
-
-
-def test_a_batch_that_failed_is_read_again_as_it_was(log):
-    for name in "abc":
-        log.people(name)
     with pytest.raises(Exception, match="the target is full"):
-        log.stream(maxRowsPerBatch=1, fails=True)
-    assert log.streamed() == [["a"]]
-    log.people("d", "e")
-    log.stream(maxRowsPerBatch=10)
-    assert log.streamed() == [["a"], ["b"], ["c", "d", "e"]]
-    assert [part[0][0] for part in log.got if part] == [0, 1, 2]
-
-
-def test_changes_of_other_tables_do_not_hold_a_stream_up(log):
-    log.people("a")
-    for number in range(5):
-        log.db.insert(OTHER, [str(number), "x"])
-        log.flush()
-    log.stream()
-    assert log.streamed() == [["a"]]
-    offsets = sorted(
-        (log.folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda p: int(p.name)
-    )
-    last = log.log.last()
-    assert (
-        json.loads(offsets[-1].read_text().splitlines()[-1])["end_lsn"] == last.log_position.end_lsn
-    )
-
-
-def test_a_renamed_column_stays_and_a_new_one_stops_the_query_until_it_starts_again(log):
-    log.people("a")
-    renamed = relation("public.people", [("id", "int4"), ("called", "text")], numbers=(1, 2))
-    log.db.insert(renamed, ["2", "b"])
-    log.flush()
-    rows = log.read().orderBy("id").select("id", "called").collect()
-    assert [tuple(row) for row in rows] == [(1, "a"), (2, "b")]
-
-    schema = log.read().schema
-    columns = [("id", "int4"), ("called", "text"), ("more", "int4")]
-    wider = relation("public.people", columns, numbers=(1, 2, 3))
-    planner = _planner(log, schema)
-    log.db.insert(wider, ["3", "c", "9"])
-    log.flush()
-    from waltap_spark.errors import ColumnsGrew
-
-    with pytest.raises(ColumnsGrew, match=r"WT-5224 public.people got columns at .*: more"):
-        planner.of_manifests(log.log.manifests())
-    ignoring = _planner(log, schema, newColumns="ignore")
-    assert (
-        sum(
-            part.rows
-            for task in ignoring.of_manifests(log.log.manifests())
-            for part in task.segments
-        )
-        == 3
-    )
-    assert log.read().where("more = 9").count() == 1
-
-
-def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):
-    log.people("a")
-    log.sink.record_gap("sales.other")  # of which nothing came before
-    log.db.insert(OTHER, ["1", "x"])
-    log.flush()
-    assert log.read(table="sales.other").count() == 1
-    log.stream()
-    log.sink.record_gap("public.people")
-    log.people("b")
-    with pytest.raises(Exception, match="WT-5272 public.people was not captured for a while"):
-        log.read().count()
-    with pytest.raises(Exception, match="WT-5272") as caught:
-        log.stream()
+        log.query(maxRowsPerBatch=3, reader="night", fails=True)
+    log.people("h")
+    query = log.query(maxRowsPerBatch=10, reader="night")
+    assert log.streamed() == ["0 abc", "1 def", "2 gh"]
+    reported = json.loads(query.lastProgress["sources"][0]["latestOffset"])
+    last = log.newest.log_position
+    assert reported["end_lsn"] == last.end_lsn
+    assert reported["behind_bytes"] == reported["behind_ms"] == 0
+    log.sink.record_gap(PEOPLE.name)
+    log.people("i")
+    with pytest.raises(Exception, match="WT-5272 public.people was not captured") as caught:
+        log.query(reader="night")
     assert "Traceback" not in str(caught.value), "the message is not behind a worker's stack"
-    assert log.read(failOnDataLoss="false").count() == 2
-    log.stream(failOnDataLoss="false")
-    assert log.streamed() == [["a"], ["b"]]
-    log.people("c")
-    log.stream()
-    assert log.streamed() == [["a"], ["b"], ["c"]], "later batches lack nothing"
-
-
-def _planner(log: Log, schema: Any, **options: str) -> Any:
-    from waltap_spark.read.options import parse_options
-    from waltap_spark.read.tasks import TaskPlanner
-
-    given = {"path": log.path, "table": "public.people", **options}
-    return TaskPlanner(ChangeLog(log.path), parse_options(given), schema)
-
-
-def test_a_table_that_is_not_there_is_named(log):
-    log.people("a")
-    with pytest.raises(Exception, match=r"WT-5223 .* has no table public.nobody.* public.people"):
-        log.read(table="public.nobody")
+    log.query(reader="night", failOnDataLoss="false")
+    log.people("j")
+    log.query(reader="night")
+    assert log.streamed() == ["0 abc", "1 def", "2 gh", "3 i", "4 j"], "later batches lack nothing"
+    reader = log.log.readers.get("night")
+    assert last <= reader.log_position, "what the query is done with need not stay"
 
 
 # --- Spark Connect --------------------------------------------------------------------------------
 
-CLIENTS = relation("public.people", [("id", "int4"), ("name", "text")])
 CONNECT_CLIENT = "-m", "tests.integration.connect_client"
 
 
 def test_a_client_applies_and_reads(spark_connect, tmp_path, database):
     shop = Shop(database, tmp_path)
     shop.insert(1, 2)
-    db, log = (
-        Database(),
-        ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path)),
-    )
-    log.open()
-    db.insert(CLIENTS, ["1", "Ann"], ["2", "Bob"])
-    db.update(CLIENTS, ["2"], name="Bert")
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    with WrittenLog(tmp_path).open() as log:
+        log.db.insert(PEOPLE, ["1", "Ann"], ["2", "Bob"])
+        log.db.update(PEOPLE, ["2"], name="Bert")
+        log.flush(log.db.commit())
     places = tmp_path / "log", tmp_path / "out", shop.file
     done = run_program(sys.executable, *CONNECT_CLIENT, spark_connect, *places, wait=400)
     said = done.stdout.splitlines()
@@ -329,26 +174,20 @@ ORDERS = relation("public.orders", [("id", "int4"), ("state", "text"), ("note", 
 CLIENT = Path(__file__).with_name("pipelines_client.py")
 
 
-class Client:
+class Client(WrittenLog):
     """A process that runs pipelines over a log, and the database behind that."""
 
     def __init__(self, address: str, folder: Path) -> None:
-        self.db, self.log, self._said = Database(), folder / "log", folder / "client.log"
-        self._log = ChangeLogSink(
-            ChangeLogProperties(path=str(self.log)), context(folder, has_offset=True)
-        )
-        self._log.open()
+        super().__init__(folder)
+        self.open(has_offset=True)
+        self._said = folder / "client.log"
         (folder / "storage").mkdir()
-        words = [address, self.log, folder / "storage", spark_catalogue.CATALOGUE]
+        words = [address, self.path, folder / "storage", spark_catalogue.CATALOGUE]
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
                 [sys.executable, CLIENT, *words],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True,
             )  # fmt: skip
-
-    def flush(self) -> None:
-        self._log.write(batch(self.db.commit()))
-        self._log.flush()
 
     def run(self, pipeline: str) -> dict[str, Any]:
         """Return what the target holds after a run, or its error; a run that a busy machine ended is
@@ -371,7 +210,7 @@ class Client:
 
     def close(self) -> None:
         self._process.communicate(timeout=120)
-        self._log.close()
+        super().close()
 
 
 @pytest.fixture
@@ -387,23 +226,23 @@ def test_pipelines_hold_what_the_source_holds_run_after_run(client, delta):
     db = client.db
     db.insert(ORDERS, ["1", "new", "a"], ["2", "new", "b"], ["3", "new", "c"])
     db.update(ORDERS, ["2"], state="paid")
-    client.flush()
+    client.flush(db.commit())
     for pipeline in ("auto_cdc", "delta"):
         assert client.run(pipeline) == {"rows": client.model()}, pipeline
     db.delete(ORDERS, ["1"])
     db.update(ORDERS, ["3"], state="paid")
     db.update(ORDERS, ["3"], state="sent")
-    client.flush()
+    client.flush(db.commit())
     db.insert(ORDERS, ["1", "again", "d"])
-    client.flush()
+    client.flush(db.commit())
     assert client.run("auto_cdc") == {"rows": client.model()}
     db.update(ORDERS, ["3"], state="back", unsent=["note"])
-    client.flush()
+    client.flush(db.commit())
     assert client.run("delta") == {"rows": client.model()}
 
     def refused() -> None:
-        wrong = pipelines.changes(str(client.log), "public.orders").writeStream.format("noop")
-        wrong = wrong.option("checkpointLocation", str(client.log.parent / "wrong"))
+        wrong = pipelines.changes(client.path, "public.orders").writeStream.format("noop")
+        wrong = wrong.option("checkpointLocation", str(client.folder / "wrong"))
         wrong.trigger(availableNow=True).start().awaitTermination(240)
 
     with pytest.raises(Exception, match="WT-5256 a change of public.orders lacks values"):
@@ -413,19 +252,14 @@ def test_pipelines_hold_what_the_source_holds_run_after_run(client, delta):
 # --- the examples ---------------------------------------------------------------------------------
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
-EXAMPLE = relation("public.people", [("id", "int4"), ("name", "text")])
 
 
 @pytest.mark.needs_java
 def test_an_application_applies_and_a_job_reads(java, tmp_path):
-    db = Database()
-    log = ChangeLogSink(ChangeLogProperties(path=str(tmp_path / "log")), context(tmp_path))
-    log.open()
-    db.insert(EXAMPLE, ["1", "Ann"], ["2", "Bob"])
-    db.delete(EXAMPLE, ["2"])
-    log.write(batch(db.commit()))
-    log.flush()
-    log.close()
+    with WrittenLog(tmp_path).open() as log:
+        log.db.insert(PEOPLE, ["1", "Ann"], ["2", "Bob"])
+        log.db.delete(PEOPLE, ["2"])
+        log.flush(log.db.commit())
     said = _run("apply_log.py", tmp_path / "log", tmp_path / "out")
     assert "3 rows applied" in said
     assert "0 rows applied" not in said

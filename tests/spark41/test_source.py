@@ -2,25 +2,14 @@
 
 from tests.integration.test_spark_source import (
     log,
+    test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes,
     test_every_type_has_its_column_and_its_value,
     test_several_tables_are_structs_of_their_columns,
 )
 
 __all__ = [
     "log",
+    "test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes",
     "test_every_type_has_its_column_and_its_value",
     "test_several_tables_are_structs_of_their_columns",
 ]
-
-
-def test_a_stream_goes_on_from_its_checkpoint(log):
-    log.people("a", "b")
-    log.people("c")
-    log.stream(reader="night")
-    assert log.streamed() == [["a", "b", "c"]]
-    log.people("d")
-    log.stream(reader="night")
-    assert log.streamed() == [["a", "b", "c"], ["d"]]
-    assert [part[0][0] for part in log.got if part] == [0, 1]
-    reader, (_first, second, _third) = log.log.readers.get("night"), log.log.manifests()
-    assert second.log_position <= reader.log_position, "what the query is done with need not stay"

@@ -21,10 +21,12 @@ from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
 from waltap_spark.errors import (
+    ChangesMissing,
     ColumnsGrew,
     MomentUnreadable,
     OffsetOfAnother,
     SourceOption,
+    TableNotLogged,
     ValuesUnfit,
     VersionGone,
 )
@@ -336,6 +338,74 @@ def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_
     )
 
 
+def test_a_batch_begins_and_ends_where_it_is_reported(log):
+    for name in "abcd":
+        log.people(name)
+    first = log.db.inserted(PEOPLE, ["11", "e"])
+    log.flush(first, log.db.inserted(PEOPLE, ["12", "f"]))
+    positions = [each.log_position for each in log.manifests()]
+    lsn, within = text(positions[1].end_lsn), text(first.end_lsn)  # within a flush
+    at = dt.datetime.fromtimestamp((COMMIT_TS + first.commit_lsn) / 1e6, dt.UTC).isoformat()
+    for given, found in (
+        ({}, "abcdef"),
+        ({"startingPosition": str(positions[2])}, "def"),
+        ({"startingPosition": lsn, "endingPosition": str(positions[3])}, "cd"),
+        ({"startingPosition": within}, "f"),
+        ({"endingPosition": within}, "abcde"),
+        ({"startingPosition": "latest"}, ""),
+        ({"startingTime": at}, "ef"),
+        ({"endingTime": at}, "abcde"),
+    ):
+        assert "".join(row["name"] for row in log.frame(**given).rows()) == found, given
+
+
+def test_a_snapshot_counts_when_it_is_complete(log):
+    log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
+    first, *rest = log.db.snapshot(PEOPLE, rows_each=1)
+    log.flush(first)
+    assert log.frame().rows() == []
+    log.flush(*rest)
+    for rows in both(log.frame()):
+        assert [(row["name"], row["_generation"]) for row in rows] == [("Ann", 1), ("Bob", 1)]
+    log.people("Cid")
+    assert [row["name"] for row in log.frame(skipReplaced="true").rows()] == ["Ann", "Bob", "Cid"]
+
+
+def test_changes_of_other_tables_do_not_hold_a_stream_up(log):
+    log.people("Ann")
+    stream = log.stream()
+    began = stream.initialOffset()
+    for number in range(5):
+        log.insert(relation("public.other", [ID]), [str(number)])
+    end = latest(stream, began)
+    assert (names(stream, began, end), end["end_lsn"]) == (
+        ["Ann"],
+        log.newest.log_position.end_lsn,
+    )
+
+
+def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):
+    other = relation("public.other", [ID])
+    log.people("Ann")
+    log.sink.record_gap(other.name)  # of which nothing came before
+    log.insert(other, ["1"])
+    assert len(log.frame(table=other.name).rows()) == 1
+    stream = log.stream()
+    end = latest(stream, stream.initialOffset())
+    log.sink.record_gap(PEOPLE.name)
+    log.people("Bob")
+    for read in (log.frame().rows, lambda: names(stream, end, latest(stream, end))):
+        with pytest.raises(
+            ChangesMissing, match="WT-5272 public.people was not captured for a while"
+        ):
+            read()
+    for rows in both(log.frame(failOnDataLoss="false")):
+        assert [row["name"] for row in rows] == ["Ann", "Bob"]
+    later = latest(stream, end)
+    log.people("Cid")
+    assert names(stream, later, latest(stream, later)) == ["Cid"], "later batches lack nothing"
+
+
 @pytest.mark.parametrize("older_slot", [False, True])
 @pytest.mark.parametrize("above", [-1, 0, 1])
 def test_two_reads_that_meet_at_an_lsn_have_each_row_once(log, above, older_slot):
@@ -351,6 +421,14 @@ def test_two_reads_that_meet_at_an_lsn_have_each_row_once(log, above, older_slot
 
 
 # --- columns ----------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_not_there_is_named(log):
+    log.people("Ann")
+    with pytest.raises(
+        TableNotLogged, match=r"WT-5223 .* has no table public.nobody.* public.people"
+    ):
+        log.frame(table="public.nobody")
 
 
 @pytest.mark.parametrize("name", ["_epoch", "_generation"])
@@ -384,13 +462,16 @@ def test_what_was_not_sent_is_said_by_the_name_that_the_query_has(log):
 
 def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log):
     log.people("Ann")
-    frame, last = log.frame(), str(log.newest.log_position)
+    frame, ignoring = log.frame(), log.frame(newColumns="ignore")
+    last = str(log.newest.log_position)
     before = log.frame(endingPosition=last)
     assert [row["name"] for row in frame.rows()] == ["Ann"]
     log.insert(people(("name", "text"), ("more", "int4")), ["2", "Bob", "9"])
     for read in (frame.streamed, frame.rows) * 2:
         with pytest.raises(ColumnsGrew, match="WT-5224 public.people got columns at .*: more"):
             read()
+    for rows in both(ignoring):
+        assert [row["name"] for row in rows] == ["Ann", "Bob"]
     assert [row["more"] for row in log.frame().streamed()] == [None, 9]
     assert [row["name"] for row in before.rows()] == ["Ann"], "a batch that ends before is read"
 
