@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
-from waltap_sinks.changelog import ChangeLog, ChangeLogSink, segment
+from waltap_sinks.changelog import ChangeLog, segment
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.cli.commands import application
@@ -85,14 +85,11 @@ def apply(*arguments: object) -> WaltapError:
 
 @pytest.mark.usefixtures("no_spark")
 def test_a_change_log_that_does_not_exist_is_an_error(tmp_path):
+    """The folder above one is told from it."""
     error = apply("--changelog", tmp_path / "none", "--output", tmp_path / "out", "--once")
     assert isinstance(error, ChangeLogMissing)
     assert "WT-5108" in str(error)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.usefixtures("no_spark")
-def test_the_folder_above_a_change_log_is_reported_from_it(tmp_path):
     (tmp_path / "lake" / "changelog" / "manifests").mkdir(parents=True)
     error = apply("--changelog", tmp_path / "lake", "--output", tmp_path / "out", "--once")
     assert f"{tmp_path}/lake/changelog is one" in str(error)
@@ -110,16 +107,9 @@ def test_every_wrong_setting_is_named_at_once(tmp_path):
     words = [word for pair in pairs for word in ("--set", pair)]
     error = apply("--changelog", tmp_path, "--output", tmp_path, "--type-change", "explode", *words)
     assert isinstance(error, ConfigurationError)
-    said = str(error)
-    for reported in (
-        "compaction.max.sets",
-        "did you mean",
-        "sparks.x",
-        "just words",
-        "path",
-        "type.change",
-    ):
-        assert reported in said, reported
+    named = ("compaction.max.sets", "did you mean", "sparks.x", "just words", "path", "type.change")
+    for reported in named:
+        assert reported in str(error), reported
 
 
 @pytest.mark.usefixtures("java")
@@ -152,7 +142,9 @@ def test_an_output_in_another_format_is_refused_before_spark_starts(tmp_path):
     ("setting", "reported"),
     [
         ("spark.driver.memory=lots", "lots"),
-        ("spark.jars.packages=no.such:jar", "no.such:jar"),
+        pytest.param(
+            "spark.jars.packages=no.such:jar", "no.such:jar", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(tmp_path, setting, reported):
@@ -292,11 +284,11 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(tmp_path, monkeypatch):
     child = made._driver._child  # type: ignore[union-attr]
     made.close()  # as when a configuration is refused after the sink was opened
     assert child.poll() is not None, "there is nothing for it to do"
-    db, writes = Database(), sink(tmp_path)
-    ChangeLogSink.open(writes)
-    ChangeLogSink.write(writes, batch(db.inserted(NUMBERS, ["1", "1"])))
-    ChangeLogSink.flush(writes)
-    ChangeLogSink.close(writes)
+    writes = sink(tmp_path, applier="none")
+    writes.open()
+    writes.write(batch(Database().inserted(NUMBERS, ["1", "1"])))
+    writes.flush()
+    writes.close()
     again = sink(tmp_path)
     again.open()
     child = again._driver._child  # type: ignore[union-attr]
@@ -305,24 +297,8 @@ def test_a_start_that_is_refused_does_not_wait_for_spark(tmp_path, monkeypatch):
     except ConfigurationError:
         again.close()
     assert child.poll() is None, "the log has something to apply"
-    assert child.wait(400) == 0
-    state = SparkOutput(str(tmp_path / "lake" / "tables")).state()
-    assert state.rows_applied == 1
-
-
-@pytest.mark.usefixtures("java")
-def test_a_driver_that_dies_while_nothing_comes_is_started_again(tmp_path):
-    made = sink(tmp_path)
-    made.open()
-    assert made._driver is not None
-    first = made._driver.pid
-    made._driver._child.kill()  # type: ignore[union-attr]
-    until(
-        lambda: made.maintain() or made._driver.pid not in (None, first),  # type: ignore[func-returns-value,union-attr]
-        "another driver",
-    )
-    made._driver.abandon()
-    made.close()
+    child.kill()
+    child.wait()
 
 
 # --- the sink and its process ---------------------------------------------------------------------
@@ -342,57 +318,70 @@ def of_another_log(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_close_waits_until_spark_has_applied_everything(tmp_path):
+def test_a_driver_is_looked_after_and_has_applied_everything_when_its_sink_is_closed(
+    tmp_path, caplog, monkeypatch
+):
+    """One that dies while nothing comes is started again; of a table that cannot follow is reported, and others go on."""
+    monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
     db, made = Database(), sink(tmp_path)
     assert made.open() is None
+    driver_process = made._driver
+    assert driver_process is not None
+    first = driver_process.pid
+    driver_process._child.kill()  # type: ignore[union-attr]
+    until(
+        lambda: made.maintain() or driver_process.pid not in (None, first),  # type: ignore[func-returns-value]
+        "another driver",
+    )
+    made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
+    made.write(batch(db.inserted(TEXTS, ["2", "two"])))
+    made.flush()
+    until(lambda: flushed(made) and "public.odd is suspended" in caplog.text, "it", within=300.0)
     for number in range(3):
-        part = db.inserted(NUMBERS, [str(number), "1"])
+        part = db.inserted(WIDE, [str(number), "1"])
         made.write(batch(part))
         assert made.flush() == Position(part.end_lsn)
     made.close()
     made.close()
+    (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in reported
+    assert "type.change = string" in reported
     state = SparkOutput(str(tmp_path / "lake/tables")).state()
-    assert (state.rows_applied, state.log_position.end_lsn) == (3, part.end_lsn)
+    assert state.log_position.end_lsn == part.end_lsn
+    assert sum(each.rows for each in state.tables["public.wide"].changes) == 3
     again = sink(tmp_path, applier="none")
     assert again.open() == Position(part.end_lsn)
     again.close()
 
 
-def test_an_error_that_spark_cannot_get_over_ends_the_run_with_its_words(java, tmp_path):
-    of_another_log(tmp_path)
-    db, made = Database(), sink(tmp_path)
-    made.open()
-    last = db.inserted(NUMBERS, ["1", "1"])
-    made.write(batch(last))
-    made.flush()
-    with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206 .* made from .* elsewhere, not .*"):
-        until(lambda: flushed(made) and False, "the error", within=300.0)
-    made.close()
-    log_position = ChangeLog(str(tmp_path / "lake/changelog")).last()
-    assert log_position.log_position.end_lsn == last.end_lsn, "what was published stays"
-
-
-def test_an_error_that_comes_while_spark_is_waited_for_is_the_runs(java, tmp_path, caplog):
-    """But for a run that ends by another, of which it is reported."""
+def test_an_error_that_spark_cannot_get_over_is_the_runs(java, tmp_path, caplog):
+    """While the sink is flushed, or closed; but for a run that ends by another, of which it is reported."""
     of_another_log(tmp_path)
     db = Database()
-    for ends_by_another in (False, True):
+    for moment in ("a flush", "the end", "an end by another"):
         made = sink(tmp_path)
         made.open()
-        made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
+        last = db.inserted(NUMBERS, ["1", "1"])
+        made.write(batch(last))
         made.flush()
-        if ends_by_another:
+        reported = r"WT-5202 .*WT-5206 .* made from .* elsewhere, not .*"
+        if moment == "a flush":
+            with pytest.raises(ApplierFailed, match=reported):
+                until(lambda made=made: flushed(made) and False, "the error", within=300.0)
+        elif moment == "the end":
+            with pytest.raises(ApplierFailed, match=reported):
+                made.close()
+        else:
             with pytest.raises(KeyboardInterrupt):
                 try:
                     raise KeyboardInterrupt
                 finally:
                     made.close()
-        else:
-            with pytest.raises(ApplierFailed, match=r"WT-5202 .*WT-5206"):
-                made.close()
         made.close()
-    (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "WT-5202" in reported
+        log_position = ChangeLog(str(tmp_path / "lake/changelog")).last().log_position
+        assert log_position.end_lsn == last.end_lsn, "what was published stays"
+    (error,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "WT-5202" in error
 
 
 def write_long_rows(db: Database, made: SparkSink) -> None:
@@ -437,22 +426,6 @@ def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
     with_more.close()
     tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
-
-
-def test_a_table_that_cannot_follow_is_reported_and_the_run_goes_on(
-    java, tmp_path, caplog, monkeypatch
-):
-    monkeypatch.setattr("waltap_spark.sink.process.POLL_S", 0.1)
-    db, made = Database(), sink(tmp_path)
-    made.open()
-    made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
-    made.write(batch(db.inserted(TEXTS, ["2", "two"])))
-    made.flush()
-    until(lambda: flushed(made) and "public.odd is suspended" in caplog.text, "it", within=300.0)
-    made.close()
-    (reported,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
-    assert "WT-5208 not applied: public.odd: WT-5205 column v of public.odd changed" in reported
-    assert "type.change = string" in reported
 
 
 # --- a log that is followed -----------------------------------------------------------------------
