@@ -1,7 +1,6 @@
 """What tables keep of the past: versions, deleted rows, history; what ends rows, what comes again, and keys that come late."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,21 @@ import pytest
 from tests.harness.changelog import COMMIT_TS, batch, relation
 from tests.harness.lake import Lake
 from tests.harness.spark import Rig
+from tests.harness.spark_machine import Machine, playground
+from tests.harness.spark_steps import (
+    Apply,
+    Commit,
+    Delete,
+    Insert,
+    Move,
+    Rotate,
+    Snapshot,
+    Step,
+    Truncate,
+    Update,
+)
 from tests.harness.versions import ends, states, versions
 
-from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap_spark.compact import timeline
 from waltap_spark.read.live import LiveTables
@@ -24,43 +35,7 @@ from waltap_spark.state.output import TableState
 
 KEPT_AS = ("versions", "soft", "kept", "logged")
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
-RULES = ModeRules(
-    modes=(r".*\.VERSIONS:scd2", r"public\.logged:append", "scd1"),
-    deletes=(r"public\.soft:soft", r"public\.kept:kept", "hard"),
-)
-ALIKE = [relation(f"public.{name}", COLUMNS, numbers=(1, 2, 3)) for name in KEPT_AS]
 KEY = ("id",)
-
-
-def anything(rig: Rig, chance: random.Random, tables: list[Relation], keys: int = 6) -> None:
-    """One transaction that does the same to all ``tables``, which hold the same."""
-    db, first = rig.db, tables[0]
-    long = first.columns[2].name
-    for _step in range(chance.randint(2, 6)):
-        there = [str(row[0]) for row in db.rows.get(first.name, [])]
-        free = [str(n) for n in range(keys) if str(n) not in there]
-        does = chance.choices("ciudmst", [4, 4, 8, 3, 3, 2, 0.3])[0]
-        new, old = chance.choice(free or ["-1"]), chance.choice(there or ["-1"])
-        pair = chance.sample(there, 2) if len(there) > 1 else []
-        word, unsent = chance.choice("ab"), chance.choice([[], [long]])
-        values = [new, word, chance.choice(["x", None]), "5"][: len(first.columns)]
-        for table in tables:
-            if does in "ci" and free:
-                db.insert(table, values)
-            elif does == "u" and there:
-                db.update(table, [old], unsent, name=word)
-            elif does == "d" and there:
-                db.delete(table, [old])
-            elif does == "m" and there and free:
-                db.update(table, [old], [long], id=new)
-            elif does == "s" and pair:
-                first_put = there.index(pair[0]) < there.index(pair[1])
-                db.update(table, pair[:1], unsent, id=pair[1])
-                db.update(table, pair[1:], unsent, which=int(first_put), id=pair[0])
-        if does == "t":
-            db.truncate(*tables)
-    if db._changes:
-        rig.commit()
 
 
 @pytest.mark.parametrize("deletes", [False, True], ids=["snapshot alone", "with a delete"])
@@ -69,8 +44,8 @@ def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
 ):
     """They all have one position; what a move leaves is found without having them in one place."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", 0)
-    rig = Rig(tmp_path, spark, modes=RULES, compact_rows=0)
-    kept = next(table for table in ALIKE if table.table == "kept")
+    rig = Rig(tmp_path, spark, modes=ModeRules(deletes=("kept",)), compact_rows=0)
+    kept = relation("public.kept", COLUMNS, numbers=(1, 2, 3))
     rig.insert(kept, *[[str(n), "a", None] for n in range(200)])
     rig.snapshot(kept)
     if deletes:
@@ -134,23 +109,22 @@ def check_stamps(rig: Rig) -> int:
     return sum(reported[0] for reported in known.values())
 
 
-def rows_have_columns_of_their_changes(rig: Rig) -> None:
-    """Random work; then a snapshot that lacks a row and has others, and work behind it."""
-    chance = random.Random(5)
-    for _transaction in range(4):
-        anything(rig, chance, ALIKE)
-    for table in ALIKE:
-        rig.db.insert(table, ["88", "not read", None])
-    rig.follow()
-    for table in ALIKE:
-        left = [row for row in rig.db.rows[table.name] if row[0] != "88"]
-        rig.db.rows[table.name] = [*left, ("77", "read", None), ("78", "read", None)]
-    rig.snapshot(*ALIKE)
-    for table in ALIKE:
-        rig.db.delete(table, ["77"])
-    for _transaction in range(2):
-        anything(rig, chance, ALIKE)
-    rig.apply()
+STORY: list[Step] = [
+    Commit((*map(Insert, range(6)), Update(1, sent=True))),
+    Commit((Rotate(2), Move(2, 9), Delete(3), Insert(3, "again", None))),
+    Apply(),
+    Commit((Update(9), Move(9, 8), Delete(4))),
+    Snapshot((Delete(8), Update(1), Insert(77), Insert(78))),
+    Commit((Delete(77), Update(1), Rotate(2, sent=True))),
+    Apply(),
+    Commit((Truncate(), Insert(0), Insert(5), Update(5, "z"))),
+    Commit((Move(5, 40), Delete(0))),
+]  # fmt: skip
+
+
+def rows_have_columns_of_their_changes(folder: Path, spark: Any, table_format: str) -> None:
+    rig = playground(folder, spark, table_format, modes=STAMPED)
+    Machine(rig, KEPT_AS).run(STORY)
     assert check_stamps(rig) > 1
 
 
@@ -160,9 +134,7 @@ def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(
 ):
     """As Spark compacts changes, and as we do."""
     monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
-    compacts = {"compact_rows": 0, "compact_sets": 2, "merge_sets": 2}
-    rig = Rig(tmp_path, delta, table_format, parallel=2, modes=STAMPED, **compacts)
-    rows_have_columns_of_their_changes(rig)
+    rows_have_columns_of_their_changes(tmp_path, delta, table_format)
 
 
 # --- what a snapshot ends -------------------------------------------------------------------------
@@ -376,8 +348,6 @@ def test_a_key_that_was_lost_for_a_while_leaves_versions_as_if_it_had_stayed(
 
 
 def check_versions(rig: Rig) -> None:
-    from waltap_spark.read.live import LiveTables
-
     texts = [f"cast(`{name}` as string)" for name in NAMES]
     rows = LiveTables(rig.spark, rig.output, allow_stale=True).current("t").selectExpr(
         *texts, "struct(_from_epoch, _from_lsn)", "struct(_to_epoch, _to_lsn)", "_current"
@@ -411,8 +381,7 @@ def test_rows_that_lack_the_key_are_left_out_and_come_with_a_snapshot(spark, tmp
 
 # --- what comes again in a new epoch --------------------------------------------------------------
 
-PLAIN_COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
-PLAIN = relation("public.plain", PLAIN_COLUMNS, numbers=(1, 2, 3))
+PLAIN = relation("public.plain", COLUMNS, numbers=(1, 2, 3))
 
 
 def commit(rig: Rig) -> TransactionPart:

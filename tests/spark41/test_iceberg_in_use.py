@@ -21,7 +21,7 @@ from tests.harness.servers.iceberg import spark_jars
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
 from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
-from tests.integration.test_spark_modes import STAMPED, rows_have_columns_of_their_changes
+from tests.integration.test_spark_modes import rows_have_columns_of_their_changes
 from tests.integration.test_spark_renames import tables_follow_the_renames_of_a_server
 from tests.integration.test_spark_snapshots import Tables, die_between_two_steps
 from tests.integration.test_spark_tables import GROUPS, NAMED, play
@@ -226,7 +226,7 @@ def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(rig, d
 
 
 def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(iceberg, tmp_path):
-    rows_have_columns_of_their_changes(Rig(tmp_path, iceberg, "iceberg", parallel=2, modes=STAMPED))
+    rows_have_columns_of_their_changes(tmp_path, iceberg, "iceberg")
 
 
 def test_a_snapshot_that_tasks_read_has_one_set_of_rows_whoever_dies(iceberg, tmp_path):
