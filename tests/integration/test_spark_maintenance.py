@@ -1,17 +1,17 @@
 """Files of tables: folded, merged, removed, written in vain; lakes that were moved."""
 
+import shutil
 import threading
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.harness.changelog import context, relation
+from tests.harness.changelog import relation
 from tests.harness.pipeline import WAIT_S
 from tests.harness.spark import Rig
 
-from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
+from waltap_sinks.changelog import ChangeLog
 from waltap_spark.apply import applier
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.compaction_worker import CompactionWorker
@@ -295,51 +295,26 @@ def test_compaction_that_fails_leaves_nothing(rig, monkeypatch):
 
 # --- moved ----------------------------------------------------------------------------------------
 
-NAMED = relation("public.people", [("id", "int4"), ("name", "text")])
 
-
-@pytest.fixture
-def lake(spark, tmp_path) -> Rig:
-    (tmp_path / "lake").mkdir()
-    made = Rig(tmp_path / "lake", spark)
-    made.insert(NAMED, ["1", "Ann"])
-    made.db.insert(NAMED, ["2", "Bob"])
-    made.commit()
-    made.applier.close()
-    made.sink.close()
-    return made
-
-
-def move(lake: Rig) -> Path:
-    there = lake.folder.with_name("moved")
-    lake.folder.rename(there)
-    return there
-
-
-def goes_on(lake: Rig, log: str, output: str) -> None:
-    applier = OutputApplier(lake.spark, ChangeLog(log), SparkOutput(output))
-    applier.open()
-    applier.apply(list(ChangeLog(log).manifests(applier.state.log_position)))
-    applier.close()
-    rows = LiveTables(lake.spark, SparkOutput(output)).current("people").collect()
-    assert sorted((str(row[0]), row[1]) for row in rows) == sorted(lake.db.rows[NAMED.name])
-
-
-def test_a_lake_that_was_moved_goes_on(lake):
-    there = move(lake)
-    goes_on(lake, f"{there}/log/", f"{there}/out/")
-    state = SparkOutput(f"{there}/out").state()
-    assert state.changelog == f"{there}/log/"
-
-
-def test_another_log_in_the_place_of_the_old_one_is_refused(lake):
-    (lake.folder / "log").rename(lake.folder / "old")
-    sink = ChangeLogSink(
-        ChangeLogProperties(path=str(lake.folder / "log")), context(lake.folder / "state")
-    )
-    sink.open()
-    sink.close()
-    applier = OutputApplier(lake.spark, ChangeLog(str(lake.folder / "log")), lake.output)
+def test_a_lake_that_was_moved_goes_on_and_another_log_in_the_old_place_is_refused(spark, tmp_path):
+    here, there = tmp_path / "lake", tmp_path / "moved"
+    here.mkdir()
+    rig = Rig(here, spark)
+    rig.insert(OTHERS, ["1", "Ann"])
+    rig.write(OTHERS, ["2", "Bob"])
+    rig.applier.close()
+    rig.sink.close()
+    shutil.copytree(here, there)
+    shutil.rmtree(here / "log")
+    rig.start_sink()
+    rig.applier = OutputApplier(spark, ChangeLog(str(here / "log")), rig.output)
     with pytest.raises(OutputMismatch, match="WT-5206"):
-        applier.open()
-    applier.close()
+        rig.applier.open()
+    rig.log, output = ChangeLog(f"{there}/log/"), SparkOutput(f"{there}/out/")
+    moved = OutputApplier(spark, rig.log, output)
+    moved.open()
+    moved.apply(list(rig.log.manifests(moved.state.log_position)))
+    moved.close()
+    rig.output = output
+    rig.check(OTHERS)
+    assert SparkOutput(f"{there}/out").state().changelog == f"{there}/log/"
