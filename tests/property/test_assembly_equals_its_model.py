@@ -6,7 +6,6 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +14,8 @@ from waltap.changes.decode import (
     Begin,
     Commit,
     Insert,
-    InsertBlock,
     Message,
     Relation,
-    RowBlock,
     Skipped,
     StreamAbort,
     StreamCommit,
@@ -30,6 +27,7 @@ from waltap.changes.transactions import spill
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import START, Position
 from waltap.changes.transactions.transaction import TransactionPart
+from waltap_testing.workload import insert_block
 
 TABLE = Relation(oid=1, schema="s", table="t", columns=())
 
@@ -53,9 +51,9 @@ def joined(messages: list[Message], draw) -> list[Message]:
             size = draw(st.integers(1, len(run)))
             some, run = run[:size], run[size:]
             if draw(st.booleans()):
-                column = pa.array([insert.new[0] for insert in some], pa.string())
-                lsns = np.array([insert.lsn for insert in some], "u8")
-                some = [InsertBlock(TABLE, lsns, RowBlock([column], size), xid)]
+                block = insert_block(TABLE, some)
+                block.xid = xid
+                some = [block]
             found += some
         found += run
     return found
@@ -77,13 +75,9 @@ def whole(messages: list[Message], draw) -> list[Message]:
         if some and draw(st.booleans()):
             begins, inserts, commits = some[::3], some[1::3], some[2::3]
             numbers = partial(np.array, dtype="u8")
-            column = pa.array([insert.new[0] for insert in inserts], pa.string())
-            block = InsertBlock(
-                TABLE, numbers([each.lsn for each in inserts]), RowBlock([column], len(inserts))
-            )
             some = [
                 TransactionBlock(
-                    block,
+                    insert_block(TABLE, inserts),
                     (numbers([b.lsn for b in begins]), numbers([c.lsn for c in commits])),
                     xids=numbers([b.xid for b in begins]),
                     commit_lsns=numbers([c.commit_lsn for c in commits]),

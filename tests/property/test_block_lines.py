@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.json_events import format_context, json_format
+from msgspec import structs
+from tests.harness.json_events import COMMIT_TS, Server, format_context, json_format, part
 from tests.harness.typed_records import UnregisteredAvro
-from tests.property.test_copy import answer, written
+from tests.property.test_copy import answer, filled, written
 
 from waltap.changes.decode.message import Insert, InsertBlock
 from waltap.changes.decode.relation import Column, DataType, Relation
 from waltap.changes.decode.row_block import RowBlock
-from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.converter import ValueUnfit
 from waltap.encoders.format.record_block import RecordBlock
@@ -140,19 +141,11 @@ def as_columns(rows: list[tuple[str | None, ...]], cut: int) -> RowBlock | None:
     """Send ``rows`` as a server does; return them as columns."""
     data = answer(written([row]) for row in rows)
     buffer = CopyBuffer(len(data) - 23)  # full where the last row ends
-    at = 0
-    while True:
-        room = buffer.room()
-        part = data[at : at + min(cut, len(room))]
-        room[: len(part)] = part
-        buffer.filled_by(len(part))
-        at += len(part)
-        for found in buffer.rows():
-            if isinstance(found, HeadedRows):
-                assert len(found) == len(rows)
-                width = len(rows[0])
-                assert [row for some in copy_rows([found.plain()], width) for row in some] == rows
-                return copy_block(found, width, len(found))
+    found = next(each for each in filled(buffer, data, [cut]) if isinstance(each, HeadedRows))
+    assert len(found) == len(rows)
+    width = len(rows[0])
+    assert [row for some in copy_rows([found.plain()], width) for row in some] == rows
+    return copy_block(found, width, len(found))
 
 
 @given(
@@ -173,16 +166,9 @@ def test_lines_by_columns_are_lines_by_rows(table, modes, schemas, cut, first, l
     lines: list[bytes] = []
     enable = {f"{side}.converter.schemas.enable": str(schemas) for side in ("key", "value")}
     for form in (rows, block):
-        part: Any = SnapshotRows(
-            relation=relation,
-            rows=form,
-            ts=1_700_000_000_123_456,
-            lsn=2,
-            xid=3,
-            first_marker=first if len(rows) > 1 else last,
-            last_marker=last,
-        )
-        records = json_format({**modes, **enable}).render([part], 4)
+        server = Server()
+        server.snapshot(relation, form, first if len(rows) > 1 else last, last)
+        records = json_format({**modes, **enable}).render(server.parts, 4)
         if form is block:
             assert isinstance(records, RecordBlock)
         lines.append(b"".join(JsonLines().portions(records)))
@@ -197,16 +183,8 @@ def test_lines_of_inserts_by_columns_are_lines_by_rows(table, modes, schemas, cu
     enable = {f"{side}.converter.schemas.enable": str(schemas) for side in ("key", "value")}
     lines: list[bytes] = []
     for form in (inserts, insert_block(relation, inserts)):
-        whole = TransactionPart(
-            xid=3,
-            begin_lsn=1,
-            commit_lsn=9,
-            commit_ts=1_700_000_000_123_456,
-            end_lsn=10,
-            previous_end_lsn=previous,
-            changes=form,
-        )
-        parts: Any = [part for part in whole.split(cut) if part.changes]
+        whole = structs.replace(part(previous_end_lsn=previous), changes=form)
+        parts: Any = [some for some in whole.split(cut) if some.changes]
         records = json_format({**modes, **enable}).render(parts, 4)
         assert isinstance(records, RecordBlock) == (form is not inserts)
         lines.append(b"".join(JsonLines().portions(records)))
@@ -222,21 +200,17 @@ def test_avro_by_columns_is_avro_by_rows(table, modes, op, lsn):
     inserts: Any = [Insert(relation, lsn + 7 * n, row) for n, row in enumerate(rows)]
     if op is not None:
         inserts = insert_block(relation, inserts)
-    part: Any = TransactionPart(
-        xid=3, begin_lsn=1, commit_lsn=9, commit_ts=1, end_lsn=10, changes=inserts
-    )
+    made: Any = structs.replace(part(), changes=inserts)
     if op == "r":
         assert isinstance(inserts, InsertBlock)
-        part = SnapshotRows(
-            relation=relation, rows=inserts.rows, ts=1_700_000_000_123_456, lsn=lsn, xid=3
-        )
+        made = SnapshotRows(relation=relation, rows=inserts.rows, ts=COMMIT_TS, lsn=lsn, xid=3)
     records: list[Any] = []
     for straight in (True, False):
         avro = UnregisteredAvro(straight=straight)
         converters = RecordConverters(key=avro, value=avro, header=avro)
         try:
             given = format_context({"topic.prefix": "t", **modes})
-            records.append(ConvertedFormat(converters, given).render([part], 4))
+            records.append(ConvertedFormat(converters, given).render([made], 4))
         except ValueUnfit as error:
             records.append(str(error))
     assert records[0] == records[1]

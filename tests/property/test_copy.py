@@ -2,7 +2,8 @@
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
 
 import pytest
 from hypothesis import example, given
@@ -167,25 +168,30 @@ def answer(rows: Iterable[bytes], between: bytes = b"") -> bytes:
     return start + between.join(map(message, rows)) + end
 
 
-def received(data: bytes, size: int, cuts: list[int]) -> tuple[list[bytes], CopyBuffer]:
-    """Give ``data`` to a buffer in portions, as a socket would, and return what comes of it."""
-    buffer, found, at = CopyBuffer(size), [], 0
-    sizes = [1 + cut for cut in cuts] or [size]
-    turn = 0
-    while at < len(data):
+def filled(buffer: CopyBuffer, data: bytes, sizes: Sequence[int]) -> Iterator[HeadedRows | bytes]:
+    """Give ``data`` to ``buffer`` in portions, as a socket would; return what comes of it."""
+    at = 0
+    for size in cycle(sizes):
         room = buffer.room()
-        part = data[at : at + min(len(room), sizes[turn % len(sizes)])]
+        part = data[at : at + min(len(room), size)]
         assert part, "a buffer has room whenever it is asked for it"
         room[: len(part)] = part
         del room
         buffer.filled_by(len(part))
-        for rows in buffer.rows():
-            if isinstance(rows, HeadedRows):
-                headed = bytes(rows.buffer[: rows.size])
-                assert all(headed[a : a + len(HEAD)] == HEAD for a in rows.bounds.tolist()[:-1])
-                assert rows.has(b"\n")
-            found.append(rows.plain() if isinstance(rows, HeadedRows) else rows)
-        at, turn = at + len(part), turn + 1
+        yield from buffer.rows()
+        at += len(part)
+        if at == len(data):
+            return
+
+
+def received(data: bytes, size: int, cuts: list[int]) -> tuple[list[bytes], CopyBuffer]:
+    buffer, found = CopyBuffer(size), []
+    for rows in filled(buffer, data, [1 + cut for cut in cuts] or [size]):
+        if isinstance(rows, HeadedRows):
+            headed = bytes(rows.buffer[: rows.size])
+            assert all(headed[a : a + len(HEAD)] == HEAD for a in rows.bounds.tolist()[:-1])
+            assert rows.has(b"\n")
+        found.append(rows.plain() if isinstance(rows, HeadedRows) else rows)
     return found, buffer
 
 
@@ -234,20 +240,14 @@ def test_an_error_of_the_server_comes_behind_the_rows_before_it():
 
 def test_full_buffers_come_as_rows_in_place_and_are_columns():
     rows = [b"%d\t\\N\ttext %d\n" % (n, n) for n in range(500)]
-    data, buffer, at, blocks = answer(rows), CopyBuffer(4096), 0, []
-    while at < len(data):
-        room = buffer.room()
-        part = data[at : at + len(room)]
-        room[: len(part)] = part
-        buffer.filled_by(len(part))
-        at += len(part)
-        for found in buffer.rows():
-            if isinstance(found, HeadedRows):
-                block = copy_block(found, 3, len(found))
-                assert block is not None
-                blocks += list(block)
-            else:
-                blocks += [
-                    row for some, _ in copy_pieces.pieces_of(iter([found]), 3, 1000) for row in some
-                ]
+    blocks = []
+    for found in filled(CopyBuffer(4096), answer(rows), [4096]):
+        if isinstance(found, HeadedRows):
+            block = copy_block(found, 3, len(found))
+            assert block is not None
+            blocks += list(block)
+        else:
+            blocks += [
+                row for some, _ in copy_pieces.pieces_of(iter([found]), 3, 1000) for row in some
+            ]
     assert blocks == [(str(n), None, f"text {n}") for n in range(500)]

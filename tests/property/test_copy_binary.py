@@ -1,15 +1,17 @@
 """COPY's binary format: what a server writes is read back as columns wherever the bytes are cut, and damage is an error."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.harness.json_events import table
+from tests.property.test_copy import filled
+from tests.property.test_wire_stream import message
 
 from waltap.errors import DecodeError
-from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
+from waltap_postgres.replication.copy_buffer import CopyBuffer
 from waltap_postgres.snapshot.binary_copy import SIGNATURE, BinaryRows, field_readers
 
 pytest.importorskip("pyarrow")
@@ -89,10 +91,6 @@ def encoded(row: Row) -> bytes:
     )
 
 
-def message(letter: bytes, body: bytes) -> bytes:
-    return letter + struct.pack(">I", len(body) + 4) + body
-
-
 def answer(payloads: Sequence[bytes]) -> bytes:
     """Return the answer to a COPY: the header comes with the first row."""
     first, *others = [*payloads, TRAILER]
@@ -104,20 +102,8 @@ def read(data: bytes, size: int, step: int, most: int = 7) -> list[tuple[str | N
     readers = field_readers(RELATION)
     assert readers is not None
     rows = BinaryRows(readers)
-    buffer = CopyBuffer(size, rows.bounds)
-
-    def portions() -> Iterator[HeadedRows | bytes]:
-        at = 0
-        while at < len(data):
-            room = buffer.room()
-            part = data[at : at + min(step, len(room))]
-            room[: len(part)] = part
-            at += len(part)
-            buffer.filled_by(len(part))
-            yield from buffer.rows()
-
     found = []
-    for piece, _ in rows.pieces(portions(), most):
+    for piece, _ in rows.pieces(filled(CopyBuffer(size, rows.bounds), data, [step]), most):
         assert 0 < len(piece) <= most
         found += list(piece)
     return found  # type: ignore[return-value]

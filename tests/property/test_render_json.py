@@ -1,11 +1,10 @@
 """Whatever the rows hold, records are JSON that reads back as the rows."""
 
+import base64
 import json
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-import numpy as np
-import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -19,8 +18,7 @@ from waltap.changes.capture.topic_naming import (
     schema_namer,
     unicode_topic,
 )
-from waltap.changes.decode.message import Begin, Commit, Insert, InsertBlock, Message
-from waltap.changes.decode.row_block import RowBlock
+from waltap.changes.decode.message import Begin, Commit, Insert, Message
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import DEBEZIUM_2_5, NEWEST
@@ -30,6 +28,7 @@ from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
+from waltap_testing.workload import insert_block
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=30)
 NAMES = TEXT.filter(bool)
@@ -202,10 +201,7 @@ def test_inserts_that_came_as_columns_among_others_have_the_records_of_rows(
         for insert, some in groupby(changes, lambda each: (type(each) is Insert) and each.relation):
             run = list(some)
             if columns and insert:
-                rows = zip(*(e.new for e in run), strict=True)
-                values = [pa.array(list(column), pa.string()) for column in rows]
-                lsns = np.array([each.lsn for each in run], "u8")
-                messages.append(InsertBlock(insert, lsns, RowBlock(values, len(run))))
+                messages.append(insert_block(insert, run))
             else:
                 messages += run
         messages.append(Commit(3000, 3000, 3100, COMMIT_TS, 700))
@@ -239,8 +235,6 @@ def test_any_name_gives_json(schema, name, column_name, text):
 
 @given(TEXT, st.binary(max_size=30))
 def test_any_logical_message_gives_json(prefix, content):
-    import base64
-
     server = Server()
     server.message(prefix, content)
     (event,) = rendered(server)
