@@ -1,34 +1,26 @@
 """What a Connect worker is reported Kafka is what the Kafka sink is reported."""
 
 import pytest
-from tests.harness.examined import examine
+from tests.harness.examined import connector_file, examine
 
 from waltap.cli.profile_source import any_sink
-from waltap.config.layers import read_debezium
 from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import survey
 from waltap.errors import PropertyProblem
 from waltap.plugins.host import Host
 
 HOST = Host()
-CONNECTOR = {
-    "name": "shop",
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "topic.prefix": "shop",
-    "database.dbname": "d",
-    "plugin.name": "pgoutput",
-}
 WORKER = {"bootstrap.servers": "b1:9092,b2:9092", "group.id": "connect", "plugin.path": "/plugins"}
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
 AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
 def examined(given: dict[str, str], sink: str | None = None) -> ValidationResult:
-    return examine(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink)
+    return examine(connector_file(given), HOST, sink=sink)
 
 
 def problems(given: dict[str, str], sink: str | None = None) -> list[PropertyProblem]:
-    return list(survey(read_debezium(CONNECTOR | given, "c.properties"), HOST, sink=sink).problems)
+    return list(survey(connector_file(given), HOST, sink=sink).problems)
 
 
 def test_a_file_with_brokers_and_no_sink_goes_to_kafka():
@@ -81,7 +73,7 @@ def test_exactly_once_is_asked_of_what_can_and_refused_where_it_cannot(asked):
     (problem,) = problems(WORKER | own | asked)
     assert problem.property == next(iter(asked))
     assert "waltap.sink.delivery.guarantee=at_least_once" in problem.what
-    raw = read_debezium(CONNECTOR | asked, "c.properties")  # a command that writes nowhere
+    raw = connector_file(asked)  # a command that writes nowhere
     assert examine(raw, HOST, sink=any_sink(raw)).profile.sink.spec.name == "terminal"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
-from tests.harness.examined import examine
+from tests.harness.examined import POSTGRES, connector_file, examine
 
 from waltap.base.property import Properties, PropertyDeclaration, declarations, declare
 from waltap.cli.reference.properties import components
@@ -61,19 +61,10 @@ MAPPED_NAMES = {
     for k in debezium_names().mapped
     for n in k.split(", ")
 }
-POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
 def examined(given: dict[str, str]) -> ValidationResult:
-    values = {
-        "connector.class": POSTGRES,
-        "topic.prefix": "t",
-        "database.dbname": "d",
-        "plugin.name": "pgoutput",
-        "waltap.sink.type": "null",
-        **given,
-    }
-    return examine(read_debezium(values, "c.properties"), HOST)
+    return examine(connector_file({"waltap.sink.type": "null", **given}), HOST)
 
 
 def refused(given: dict[str, str]) -> PropertyProblem:

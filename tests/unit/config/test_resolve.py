@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
-from tests.harness.examined import examine
+from tests.harness.examined import connector_file, examine
 
 import waltap.plugin
 from waltap.base.plugin_errors import DuplicateName
@@ -452,16 +452,14 @@ def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(tmp_path
 # --- Debezium's files ------------------------------------------------------------------------------
 
 
-def test_an_old_name_beside_the_new_one_must_agree(host):
+def test_an_old_name_warns_and_beside_the_new_one_it_must_agree(host, caplog):
     agreeing = debezium(database__server__name="t")
     assert resolve(agreeing, host).capture.topic_prefix == "t"
     assert problems(debezium(database__server__name="other"), host) == [
         "database.server.name: is the old name of topic.prefix, which is given too, with another "
         "value (given: other)"
     ]
-
-
-def test_a_declared_old_name_warns_too_and_resolve_logs_it(host, caplog):
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "waltap"):
         resolve(toml({"slot.old": "s"}), host)
     assert [record.getMessage() for record in caplog.records] == [
@@ -626,20 +624,9 @@ CONNECT = "org.apache.kafka.connect.transforms."
     ids=["missing", "wrong"],
 )
 def test_a_property_hides_no_problem_between_others(kind, values, between):
-    raw = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        **{
-            "database.hostname": "h",
-            "database.user": "u",
-            "database.dbname": "d",
-            "topic.prefix": "t",
-        },
-        **{"transforms": "t", "transforms.t.type": f"{CONNECT}{kind}$Value"},
-        **{f"transforms.t.{name}": value for name, value in values.items()},
-    }
-    with pytest.raises(ConfigurationError) as refused:
-        examine(read_debezium(raw, "c.properties"), Host(), sink="jsonl:x")
-    of_one, across = map(str, refused.value.problems)
+    given = {f"transforms.t.{name}": value for name, value in values.items()}
+    given |= {"transforms": "t", "transforms.t.type": f"{CONNECT}{kind}$Value"}
+    of_one, across = problems(connector_file(given), Host(), sink="jsonl:x")
     assert (of_one.startswith("transforms.t."), between in across) == (True, True)
 
 

@@ -1,39 +1,31 @@
 """Transforms and predicates of a profile: names, order, and every way to get them wrong."""
 
 import pytest
+from tests.harness.examined import connector_file
 
-from waltap.config.layers import read_debezium, read_tables
+from waltap.config.layers import RawProfile, read_tables
 from waltap.config.namespace import ValidationResult
 from waltap.config.profile import TransformUse
 from waltap.config.resolve import resolve, survey
 from waltap.plugins.host import Host
 
 HOST = Host()
-CONNECTOR = {
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "database.hostname": "h",
-    "database.user": "u",
-    "database.password": "p",
-    "database.dbname": "d",
-    "topic.prefix": "s",
-    "waltap.sink.type": "jsonl",
-    "waltap.sink.path": "out",
-}
 CONNECT = "org.apache.kafka.connect.transforms"
 ROUTER = f"{CONNECT}.RegexRouter"
 UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 
 
-def pairs(text: str) -> dict[str, str]:
-    return dict(each.split("=", 1) for each in text.split())  # type: ignore[misc]
+def connector(text: str) -> RawProfile:
+    given = f"waltap.sink.type=null {text}"
+    return connector_file(dict(each.split("=", 1) for each in given.split()))  # type: ignore[misc]
 
 
 def found(text: str) -> ValidationResult:
-    return survey(read_debezium(CONNECTOR | pairs(text)), HOST)
+    return survey(connector(text), HOST)
 
 
 def used(text: str) -> tuple[TransformUse, ...]:
-    return tuple(resolve(read_debezium(CONNECTOR | pairs(text)), HOST).transforms)
+    return tuple(resolve(connector(text), HOST).transforms)
 
 
 def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates():

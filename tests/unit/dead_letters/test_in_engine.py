@@ -69,53 +69,43 @@ def test_by_default_the_pipeline_stops_and_says_which_was_the_first_event(new, s
     assert pipeline.destination.durable == [1, 2, 3, 4, 5]
 
 
-def test_a_dead_letter_is_kept_and_all_others_come_in_order(new, store):
-    pipeline = new(errors_tolerance="dead_letter")
-    pipeline.source.insert(at=1.0, rows=5)
-    pipeline.source.insert(at=2.0, rows=5)
-    pipeline.destination.before_write = refusing(2, 4, 9)
-    engine = pipeline.run(stop_at=10.0)
-    assert pipeline.destination.durable == [1, 3, 5, 6, 7, 8, 10]
-    dead_letters = store.all()
-    assert [each.location.index for each in dead_letters] == [1, 3, 3]
-    assert {(each.code, each.reason, each.table, each.op) for each in dead_letters} == {
-        ("WT-5997", "too long", "public.items", "c")
-    }
-    assert dead_letters[0].remedy == "Widen name."
-    status = engine.status()
-    assert (status.dead_letters, status.left_out, status.events) == (3, 3, 7)
-    offset = pipeline.store.load()
-    assert offset.sole.position.end_lsn == pipeline.source.log[-1].end_lsn
+KEYLESS = msgspec.structs.replace(ITEMS, primary_key=())
+MANY = list(range(1, 251))
+TOLERATED = {
+    "of transactions": (ITEMS, [], [5, 5], {2, 4, 9}, [1, 3, 5, 6, 7, 8, 10], [("c", 1), ("c", 3), ("c", 3)]),
+    "of a snapshot": (ITEMS, MANY, [], {7, 200}, [n for n in MANY if n not in {7, 200}], [("r", 0), ("r", 0)]),
+    "equal rows without a key": (KEYLESS, [7, 8, 7], [], {7}, [8], [("r", 0), ("r", 1)]),
+}  # fmt: skip
+"""A table, its rows before the start, how many come by each transaction, which of all are refused, which are
+durable, and of each letter its operation and index."""
 
 
-def test_with_all_tolerated_they_are_left_out_and_counted(new, store):
-    pipeline = new(errors_tolerance="all")
-    pipeline.source.insert(at=1.0, rows=3)
-    pipeline.destination.before_write = refusing(2)
+@pytest.mark.parametrize("policy", ["dead_letter", "all"])
+@pytest.mark.parametrize("case", TOLERATED)
+def test_what_is_tolerated_is_left_out_or_a_letter_and_all_others_come_in_order(
+    new, store, case, policy
+):
+    table, before, inserts, refused, durable, letters = TOLERATED[case]
+    pipeline = new(errors_tolerance=policy)
+    pipeline.source.tables = {table: [(str(n), str(n), "x") for n in before]}
+    for at, rows in enumerate(inserts, 1):
+        pipeline.source.insert(at=float(at), rows=rows)
+    pipeline.destination.before_write = refusing(*refused)
     status = pipeline.run(stop_at=10.0).status()
-    assert pipeline.destination.durable == [1, 3]
-    assert (status.left_out, status.dead_letters) == (1, 0)
-    assert store.all() == []
-
-
-def test_rows_of_a_snapshot_are_letters_too(new, store):
-    pipeline = new(errors_tolerance="dead_letter")
-    pipeline.source.tables = {ITEMS: [(str(n), str(n), "x") for n in range(1, 251)]}
-    pipeline.destination.before_write = refusing(7, 200)
-    pipeline.run(stop_at=10.0)
-    assert pipeline.destination.durable == [n for n in range(1, 251) if n not in {7, 200}]
-    assert [each.op for each in store.all()] == ["r", "r"]
-    assert len({each.id for each in store.all()}) == 2
-
-
-def test_equal_rows_without_a_key_are_letters_each(new, store):
-    pipeline = new(errors_tolerance="dead_letter")
-    keyless = msgspec.structs.replace(ITEMS, primary_key=())
-    pipeline.source.tables = {keyless: [("7", "7", "x"), ("8", "8", "x"), ("7", "7", "x")]}
-    pipeline.destination.before_write = refusing(7)
-    pipeline.run(stop_at=10.0)
-    assert pipeline.destination.durable == [8]
-    assert [(each.op, each.attempts) for each in store.all()] == [("r", 1), ("r", 1)]
+    assert pipeline.destination.durable == durable
+    kept = store.all()
+    assert (status.left_out, status.dead_letters) == (len(letters), len(kept))
+    assert status.events == len(durable)
+    if policy == "all":
+        assert kept == []
+        return
+    assert [(each.op, each.location.index) for each in kept] == letters
+    assert len({each.id for each in kept}) == len(kept)
+    assert {(e.code, e.reason, e.table, e.remedy, e.attempts) for e in kept} == {
+        ("WT-5997", "too long", "public.items", "Widen name.", 1)
+    }
+    offset = pipeline.store.load()
+    assert offset.sole.position.end_lsn == pipeline.source.wal_end or not inserts
 
 
 def test_what_is_no_records_fault_is_never_tolerated(new, store):

@@ -3,10 +3,10 @@
 from contextlib import nullcontext
 
 import pytest
+from tests.harness.examined import connector_file
 from tests.harness.schemas import TEXT
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
-from waltap.config.layers import read_debezium
 from waltap.config.namespace import ValidationResult
 from waltap.config.resolve import resolve, survey
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch, ValueUnfit
@@ -40,16 +40,7 @@ def test_a_value_is_big_endian_and_others_are_refused(java, kind, value, data):
     assert "ExtractField$Key" in refused.value.way
 
 
-CONNECTOR = {
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "database.hostname": "h",
-    "database.dbname": "d",
-    "database.user": "u",
-    "database.password": "x",
-    "topic.prefix": "p",
-    "waltap.sink.type": "jsonl",
-    "waltap.sink.path": "out",
-}
+CONNECTOR = {"waltap.sink.type": "jsonl", "waltap.sink.path": "out"}
 EXTRACTED = {
     "transforms": "x",
     "transforms.x.type": "org.apache.kafka.connect.transforms.ExtractField$Value",
@@ -61,15 +52,12 @@ EXTRACTED = {
 def test_events_that_nothing_takes_a_field_out_of_are_refused_before_a_start(java):
     def found(**given: str) -> ValidationResult:
         named = {name.replace("__", "."): value for name, value in given.items()}
-        return survey(read_debezium(CONNECTOR | named), Host())
+        return survey(connector_file(CONNECTOR | named), Host())
 
     (problem,) = found(value__converter=JAVA + java).problems
     assert problem.property == "value.converter"
     assert "ExtractField$Value" in problem.what
-    extracted = survey(
-        read_debezium(CONNECTOR | EXTRACTED | {"value.converter": JAVA + java}), Host()
-    )
-    assert not extracted.problems
+    assert not found(value__converter=JAVA + java, **EXTRACTED).problems
     keys = found(key__converter=JAVA + java)  # of tables without a key they are null
     assert not keys.problems
     assert any("ExtractField$Key" in each for each in keys.warnings)
@@ -84,6 +72,6 @@ def test_headers_that_their_format_cannot_write_are_refused_and_the_remedy_leave
         "header.converter": f"{JAVA}IntegerConverter",
     }
     for remedy in ({}, {"extended.headers.enabled": "false"}):
-        profile = resolve(read_debezium(given | remedy), Host())
+        profile = resolve(connector_file(given | remedy), Host())
         with nullcontext() if remedy else pytest.raises(ValueUnfit, match="headers.enabled=false"):
             PipelineStages(profile, Host())

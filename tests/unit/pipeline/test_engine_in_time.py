@@ -52,13 +52,20 @@ def test_a_link_that_stood_a_while_makes_the_waits_short_again(new):
         assert next(at for at in tries if at > start) - start <= 0.25
 
 
-def test_without_a_try_left_the_run_ends_with_the_error(new):
+@pytest.mark.parametrize("error", [ConnectionLost, Gone])
+def test_without_a_try_left_the_run_ends_with_the_error(new, error):
+    """Of the source, or of a sink that fails at each flush."""
     pipeline = new(errors_max_retries=3)
-    pipeline.source.down(start=50.0, end=10_000.0)
-    with pytest.raises(ConnectionLost):
-        pipeline.run()
+    if error is ConnectionLost:
+        pipeline.source.down(start=50.0, end=10_000.0)
+    else:
+        pipeline.source.insert(at=50.0)
+        gone = raising(Gone("no room"))
+        pipeline.clock.at(49.0, lambda: setattr(pipeline.destination, "before_flush", gone))
+    with pytest.raises(error):
+        pipeline.run(stop_at=1000.0)
     assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
-    assert pipeline.clock.now < 53.0
+    assert pipeline.clock.now < 56.0
 
 
 def test_a_server_that_was_never_there_is_no_reason_to_wait(new):
@@ -177,17 +184,6 @@ def test_waits_for_a_sink_that_fails_at_each_flush_double_until_something_is_dur
         waits = [after - before for before, after in pairwise(some)]
         assert waits[0] < 2.0
         assert waits[-1] > 3.0
-
-
-def test_a_sink_that_fails_at_each_flush_ends_the_run_after_the_last_retry(new):
-    pipeline = new(errors_max_retries=3)
-    pipeline.source.insert(at=10.0)
-    pipeline.destination.before_flush = lambda: (
-        raising(Gone("no room"))() if pipeline.clock.now >= 10.0 else None
-    )
-    with pytest.raises(Gone):
-        pipeline.run(stop_at=1000.0)
-    assert [retried for _, _, retried in pipeline.observed.failures] == [True, True, True, False]
 
 
 def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_flush(new):
@@ -356,13 +352,20 @@ def test_a_run_ends_at_its_limit(new, case):
         assert pipeline.source.confirmed[-1][1] == pipeline.source.wal_end
 
 
-def test_so_many_rows_of_a_snapshot_and_it_is_taken_anew(new):
+@pytest.mark.parametrize(
+    ("limits", "count"), [({"max_records": 142}, 142), ({"stop_at": 4.5}, 400)], ids=str
+)
+def test_a_snapshot_that_a_limit_or_a_stop_ends_is_taken_anew(new, limits, count):
     pipeline = new()
     pipeline.source.tables[ITEMS] = ROWS
-    pipeline.run(max_records=142)
-    assert pipeline.destination.durable == list(range(1, 143))
+    pipeline.source.read_s = 1.0
+    pipeline.run(**limits)
+    assert pipeline.clock.now <= 5.0
+    assert pipeline.destination.durable == list(range(1, count + 1))
+    kept = pipeline.store.load()
+    assert kept.snapshot is not None
     pipeline.run(stop_at=100.0)
-    assert pipeline.destination.durable[142:] == list(range(1, 1001))
+    assert pipeline.destination.durable[count:] == list(range(1, 1001))
 
 
 def test_so_many_seconds_also_while_it_waits_for_the_server_and_in_a_snapshot(new):
@@ -391,19 +394,6 @@ def test_a_stop_ends_the_wait_for_the_server_and_for_the_sink(new):
     with pytest.raises(Refused):
         refused.run(stop_at=100.0)
     assert refused.clock.now == 100.0
-
-
-def test_a_stop_in_a_snapshot_keeps_what_was_read_and_the_next_run_reads_it_anew(new):
-    pipeline = new()
-    pipeline.source.tables[ITEMS] = ROWS
-    pipeline.source.read_s = 1.0
-    pipeline.run(stop_at=4.5)
-    assert pipeline.clock.now <= 5.0
-    assert pipeline.destination.durable == list(range(1, 401))
-    kept = pipeline.store.load()
-    assert kept.snapshot is not None
-    pipeline.run(stop_at=100.0)
-    assert pipeline.destination.durable[400:] == list(range(1, 1001))
 
 
 def test_a_stop_after_the_last_row_leaves_nothing_to_read_again(new):

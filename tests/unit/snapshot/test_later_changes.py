@@ -1,6 +1,7 @@
 """Changes that a blocking snapshot does not contain: its rows get them, or another snapshot is opened."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -78,27 +79,31 @@ CHANGES: list[Change] = [
 ]
 
 
-def test_rows_have_the_changes_in_their_order():
-    made = later(*CHANGES)
+SENT = table("t", "large text", "id text", key=("id",))
+OF_CHOSEN = [Update(T, 1, ("1", "new", UNCHANGED)), Update(T, 1, ("2", "b", "w"))]
+APPLIED: dict[str, tuple[dict[str, Any], list[Change], list[Tuple], list[Tuple]]] = {
+    "in their order": ({}, CHANGES, ROWS, [("3", "c", "z"), ("2", "moved", "x"), ("1", "again", "w")]),
+    "none of transactions in the snapshot": ({"xid": 9}, CHANGES, ROWS, ROWS),
+    "of chosen rows those that the stream sent are left out": (
+        {"whole": False}, OF_CHOSEN, ROWS, [("3", "c", "z"), ("1", "new", "x")],
+    ),
+    "columns that are read and not sent, as generated ones, keep their values": (
+        {}, [Update(SENT, 1, ("w", "1")), Insert(SENT, 1, ("v", "4"))], ROWS,
+        [*ROWS[1:], ("1", "a", "w"), ("4", None, "v")],
+    ),
+    "a table without a key gets new rows": (
+        {"of": BAG}, [Insert(BAG, 1, ("x",))] * 2, [("x",), ("y",)], [("x",), ("y",), ("x",), ("x",)],
+    ),
+}  # fmt: skip
+"""How the changes come, which they are, the rows of the snapshot, and what they become."""
+
+
+@pytest.mark.parametrize("case", APPLIED)
+def test_rows_have_the_changes(case):
+    how, changes, given, found = APPLIED[case]
+    made = later(*changes, **how)
     assert made.usable
-    assert rows(made, *ROWS) == [("3", "c", "z"), ("2", "moved", "x"), ("1", "again", "w")]
-
-
-def test_changes_of_transactions_in_the_snapshot_do_not_count():
-    assert rows(later(*CHANGES, xid=9), *ROWS) == ROWS
-
-
-def test_of_chosen_rows_those_that_the_stream_sent_are_left_out():
-    made = later(Update(T, 1, ("1", "new", UNCHANGED)), Update(T, 1, ("2", "b", "w")), whole=False)
-    assert rows(made, *ROWS) == [("3", "c", "z"), ("1", "new", "x")]
-
-
-def test_columns_that_are_not_streamed_keep_their_values():
-    """A generated column is read, and not sent: a consumer keeps its value, or has none."""
-    sent = table("t", "large text", "id text", key=("id",))
-    made = later(Update(sent, 1, ("w", "1")), Insert(sent, 1, ("v", "4")))
-    assert made.usable
-    assert rows(made, *ROWS) == [*ROWS[1:], ("1", "a", "w"), ("4", None, "v")]
+    assert rows(made, *given, of=how.get("of", T)) == found
 
 
 @pytest.mark.parametrize(
@@ -115,12 +120,6 @@ def test_columns_that_are_not_streamed_keep_their_values():
 )
 def test_a_change_that_no_row_can_get_needs_another_snapshot(change, of):
     assert not later(change, of=of).usable
-
-
-def test_a_table_without_a_key_gets_new_rows():
-    made = later(Insert(BAG, 1, ("x",)), Insert(BAG, 1, ("x",)), of=BAG)
-    assert made.usable
-    assert rows(made, ("x",), ("y",), of=BAG) == [("x",), ("y",), ("x",), ("x",)]
 
 
 def test_too_many_changes_need_another_snapshot(monkeypatch):
