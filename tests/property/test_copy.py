@@ -88,9 +88,12 @@ def test_any_bytes_give_rows_of_that_width_or_a_decode_error(data, width, cuts):
         assert all(len(row) == width for row in rows)
 
 
-def test_a_row_of_another_width_is_named_by_its_offset():
-    with pytest.raises(DecodeError, match="expected 2 columns, found 3 in row 1") as caught:
-        list(copy_rows([b"1\t2\n", b"3\t4\n5\t6\t7\n"], 2))
+@pytest.mark.parametrize(
+    "read", [copy_rows, lambda some, width: copy_pieces.pieces_of(iter(some), width, 2)]
+)
+def test_a_row_of_another_width_is_named_by_its_offset_from_the_first_piece(read):
+    with pytest.raises(DecodeError, match="expected 2 columns, found 3 in row [01]") as caught:
+        list(read([b"1\t2\n", b"3\t4\n5\t6\t7\n"], 2))
     assert caught.value.offset == 8
 
 
@@ -124,12 +127,6 @@ def test_pieces_have_all_rows_in_order_however_the_bytes_are_cut(rows, cuts, lea
     assert [row for piece in found for row in piece] == rows
     assert all(len(piece) == most for piece in found[:-1])
     assert 0 < len(found[-1]) <= most
-
-
-def test_an_offset_counts_from_the_first_piece():
-    with pytest.raises(DecodeError, match="expected 2 columns, found 3") as caught:
-        list(copy_pieces.pieces_of(iter([b"1\t2\n3\t4\n", b"5\t6\t7\n"]), 2, 2))
-    assert caught.value.offset == 8
 
 
 def test_rows_of_a_block_are_a_sequence():

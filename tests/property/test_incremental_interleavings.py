@@ -4,6 +4,7 @@ and restarts: every row of the table arrives, and no event is older than one del
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from hypothesis import example, given, settings
@@ -245,6 +246,28 @@ class Consumer:
         )
 
 
+def snapshots_of(
+    server: Server, state: IncrementalState, *, obeyed: bool = False, **more: Any
+) -> IncrementalSnapshots:
+    identifiers = itertools.count(len(server.wal))
+    return IncrementalSnapshots(
+        server,
+        None if server.positions else ("public", "signals"),
+        writes=not server.positions,
+        read=lambda _signal, _data: "nothing is asked for by a row",
+        keys=lambda _relation: (),
+        identifying=lambda _relation: (0,),
+        clock=lambda: 0.0,
+        match_clock=lambda: 0.0,
+        identifier=lambda: f"w{next(identifiers)}",
+        match_s=1.0,
+        size=ChunkSize(CHUNK_ROWS, 0),
+        obeyed=obeyed,
+        state=state,
+        **more,
+    )
+
+
 OPERATIONS = st.tuples(
     st.sampled_from(["update", "delete", "move", "carry"]),
     st.sampled_from(KEYS),
@@ -298,24 +321,6 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
     server, consumer = Server(positions=positions), Consumer()
     for number in range(first_writes):
         server.write([("update", KEYS[number], "z")])
-    identifiers = itertools.count()
-
-    def made(state: IncrementalState) -> IncrementalSnapshots:
-        return IncrementalSnapshots(
-            server,
-            None if positions else ("public", "signals"),
-            writes=not positions,
-            read=lambda _signal, _data: "nothing is asked for by a row",
-            keys=lambda _relation: (),
-            identifying=lambda _relation: (0,),
-            clock=lambda: 0.0,
-            match_clock=lambda: 0.0,
-            identifier=lambda: f"w{next(identifiers)}",
-            match_s=1.0,
-            size=ChunkSize(CHUNK_ROWS, 0),
-            obeyed=False,
-            state=state,
-        )
 
     def stream(count: int) -> None:
         nonlocal later
@@ -338,7 +343,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             snapshots.resume(0)
 
     later: LaterChanges | None = None
-    snapshots = made(IncrementalState(queue=[REQUEST]))
+    snapshots = snapshots_of(server, IncrementalState(queue=[REQUEST]))
     snapshots.resume(0)
     for step, argument in steps:
         if step == "write":
@@ -359,7 +364,7 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
             # A restart takes longer than a commit. Without a request no state is stored.
             if not (snapshots.state.queue or snapshots.state.awaiting_stream):
                 server.visible = max(server.visible, server.streamed)
-            snapshots = made(IncrementalState.restored(snapshots.stored))
+            snapshots = snapshots_of(server, IncrementalState.restored(snapshots.stored))
             snapshots.resume(0)
     for _ in range(200):
         state = snapshots.state
@@ -375,21 +380,9 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
 
 
 def test_a_suspended_snapshot_is_in_no_hurry():
-    suspended = True
-    snapshots = IncrementalSnapshots(
-        Server(positions=True),
-        None,
-        writes=False,
-        read=lambda _signal, _data: "no signals",
-        keys=lambda _relation: (),
-        identifying=lambda _relation: (0,),
-        clock=lambda: 0.0,
-        match_clock=lambda: 0.0,
-        identifier=lambda: "w",
-        match_s=1.0,
-        size=ChunkSize(CHUNK_ROWS, 0),
-        state=IncrementalState(queue=[REQUEST]),
-        suspended=lambda: suspended,
+    suspended, state = True, IncrementalState(queue=[REQUEST])
+    snapshots = snapshots_of(
+        Server(positions=True), state, obeyed=True, suspended=lambda: suspended
     )
     snapshots.resume(0)
     assert (snapshots.suspended, snapshots.waiting, snapshots.until) == (True, False, None)

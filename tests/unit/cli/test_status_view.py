@@ -26,15 +26,19 @@ from waltap.services.monitor.views import overview, run_view
 AT = 1_000_000_000
 
 
-def document(name: str, **changes: Any) -> dict[str, Any]:
+def partitions(lag_bytes: int) -> tuple[PartitionStatus, ...]:
     position = Position(0x100)
     part = PartitionStatus(
         name="", received_lsn=0x300, written=position, durable=position, confirmed_lsn=0x100,
-        server_lsn=0x400, lag_bytes=0x300, lag_ms=65_000,
+        server_lsn=0x400, lag_bytes=lag_bytes, lag_ms=65_000,
     )  # fmt: skip
+    return (part,)
+
+
+def document(name: str, **changes: Any) -> dict[str, Any]:
     status = PipelineStatus(
         pipeline=name, at_ms=AT, started_ms=AT - 7_200_000, state="streaming",
-        state_since_ms=AT - 90_000, partitions=(part,), events=1234, transactions=7,
+        state_since_ms=AT - 90_000, partitions=partitions(0x300), events=1234, transactions=7,
         events_per_second=((3, 10.0), (60, 5.0)), captured_tables=("public.a", "public.b[x]"),
     )  # fmt: skip
     status = dataclasses.replace(status, **changes)
@@ -117,19 +121,10 @@ def test_a_stopped_pipeline_shows_when_its_offset_was_stored():
     ("order", "names"), [("name", "abc"), ("lag", "cab"), ("rate", "acb"), ("state", "bac")]
 )
 def test_the_order_of_lines(order, names):
-    def behind(octets: int) -> tuple[PartitionStatus, ...]:
-        position = Position(1)
-        return (
-            PartitionStatus(
-                name="", received_lsn=1, written=position, durable=position, confirmed_lsn=1,
-                server_lsn=1, lag_bytes=octets, lag_ms=None,
-            ),
-        )  # fmt: skip
-
     found = [
-        line("a", document("a", partitions=behind(5), events_per_second=((3, 9.0),))),
+        line("a", document("a", partitions=partitions(5), events_per_second=((3, 9.0),))),
         line("b", None),
-        line("c", document("c", partitions=behind(7), events_per_second=((3, 1.0),))),
+        line("c", document("c", partitions=partitions(7), events_per_second=((3, 1.0),))),
     ]
     reported = [
         text.split()[0] for text in drawn(overview(found, order)).splitlines()[3:] if text.strip()

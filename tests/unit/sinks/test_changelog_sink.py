@@ -6,8 +6,10 @@ import re
 import resource
 import shutil
 import signal
+from collections.abc import Iterable
 from contextlib import nullcontext
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -276,20 +278,37 @@ def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(log
     assert (first.rows, len(first.segments)) == (2, 1)
 
 
+def once(given: Iterable[object]) -> list[object]:
+    """Return ``given`` without those that equal the one before."""
+    return [each for each, _ in groupby(given)]
+
+
 @pytest.mark.parametrize("parts", [1, 2])
-def test_entries_of_a_renamed_table_are_in_the_order_of_its_names(log, parts):
-    """Also where it gets an earlier name again, within a transaction or by another one."""
-    a, b = (relation(f"public.{name}", [("id", "int4")], oid=7) for name in "ab")
-    for number, each in enumerate((a, b, a, b)):
-        log.db.insert(each, [str(number)])
-    sizes = (4,) if parts == 1 else (3, 1)
-    first = in_parts(log.db.commit(), *sizes)
-    log.db.insert(a, ["4"])
+@pytest.mark.parametrize("commits", [["a7 b7 a7 b7", "a7"], ["a7 b8", "a8 a8"]], ids=str)
+def test_entries_of_a_table_are_in_the_order_of_its_names(log, commits, parts):
+    """Also where it gets an earlier name again, or that of another, within a transaction or by another one."""
+    names = [each for commit in commits for each in commit.split()]
+    tables = {
+        each: relation(f"public.{each[0]}", [("id", "int4")], oid=int(each[1])) for each in names
+    }
+    numbers = iter(range(len(names)))
     with log.open():
-        log.write(*map(batch, first))
-        log.flush(log.db.commit())
-    assert [entry.table for entry in log.newest.tables] == ["a", "b", "a", "b", "a"]
-    assert [row["id"] for row in log.rows("a")] == [0, 2, 4]
+        for commit in commits:
+            changed = commit.split()
+            for each in changed:
+                log.db.insert(tables[each], [str(next(numbers))])
+            sizes = (len(changed) - 1, 1) if parts == 2 and len(changed) > 1 else (len(changed),)
+            log.write(*map(batch, in_parts(log.db.commit(), *sizes)))
+        log.flush()
+    found = [(entry.table, str(entry.oid)) for entry in log.newest.tables]
+    for at in (0, 1):
+        for each in {name[at] for name in names}:
+            assert once(e[1 - at] for e in found if e[at] == each) == once(
+                name[1 - at] for name in names if name[at] == each
+            )
+    assert [row["id"] for row in log.rows("a")] == [
+        n for n, name in enumerate(names) if name[0] == "a"
+    ]
 
 
 def test_large_tables_get_several_segments(log):
@@ -542,10 +561,15 @@ def test_what_a_snapshot_goes_on_from_is_not_retired(log):
     assert log.log.expire(log.sink.log_position, before=FAR) == 2
 
 
-def test_what_was_applied_can_be_retired_and_the_log_goes_on(filled):
+def test_what_was_applied_can_be_retired_and_what_nobody_names_goes(filled):
     steps, log = filled.manifests(), filled.log
+    first = Path(filled.path) / steps[0].tables[0].segments[0].path
+    orphan = first.with_name("orphan.parquet")
+    orphan.write_bytes(b"")
+    assert log.vacuum(before=FAR) == 1
+    assert (first.exists(), orphan.exists()) == (True, False)
     assert log.expire(steps[0].log_position, before=FAR) == 1
-    assert not (Path(filled.path) / steps[0].tables[0].segments[0].path).exists()
+    assert not first.exists()
     assert log.expire(steps[3].log_position, before="20000101T00") == 0
     assert log.expire(steps[3].log_position, before=FAR) == 2  # the newest stays
     with pytest.raises(ChangeLogExpired, match="reaches back"):
@@ -575,14 +599,6 @@ def test_sweep_leaves_what_an_open_transaction_has_written_under_an_older_mark(t
     assert log.log.vacuum(before=FAR) == 0
 
 
-def test_sweep_removes_what_no_manifest_names(filled):
-    kept = Path(filled.path) / filled.manifests()[0].tables[0].segments[0].path
-    orphan = kept.with_name("orphan.parquet")
-    orphan.write_bytes(b"")
-    assert filled.log.vacuum(before=FAR) == 1
-    assert (kept.exists(), orphan.exists()) == (True, False)
-
-
 @pytest.mark.parametrize("damage", ["segment cut", "segment gone", "manifest cut"])
 def test_a_check_names_a_damaged_file_and_what_helps(log, damage):
     with log.open():
@@ -598,25 +614,6 @@ def test_a_check_names_a_damaged_file_and_what_helps(log, damage):
     assert "damaged files: 1;" in checked.found
     assert path.name in checked.found
     assert re.search(rf"Restore \S*{path.name} from a copy", checked.remedy)
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_entries_of_a_table_that_takes_a_name_are_in_the_order_of_its_names(log, parts):
-    """Also within a transaction of several parts, behind others of the same manifest."""
-    here = relation("public.here", [("id", "int4")], oid=7)
-    there = relation("public.there", [("id", "int4")], oid=8)
-    taken = relation("public.here", [("id", "int4")], oid=8)
-    log.db.insert(here, ["1"])
-    log.db.insert(there, ["2"])
-    first = log.db.commit()
-    log.db.insert(taken, ["3"], ["4"])
-    with log.open():
-        log.write(first)
-        log.write(*map(batch, in_parts(log.db.commit(), *((2,) if parts == 1 else (1, 1)))))
-        log.flush()
-    entries = [(entry.oid, entry.table) for entry in log.newest.tables]
-    assert [name for oid, name in entries if oid == 8] == ["there", "here"]
-    assert [oid for oid, name in entries if name == "here"] == [7, 8]
 
 
 def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(log):

@@ -178,16 +178,6 @@ def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
 # [/walsender]
 
 
-def test_the_same_script_gives_the_same_bytes(walsender):
-    script = [XLogData(b"x" * 300, lsn=0x100), SendKeepalive(0x100)]
-    server = walsender(script, script)
-    received = []
-    for _ in range(2):
-        received.append(frames(stream(server), 2))
-    assert received[0] == received[1]
-    assert server.streams == 2
-
-
 def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsender):
     context = 'slot "s", output plugin "pgoutput", in the change callback'
     error = ServerError("42704", 'publication "p" does not exist', context=context)
