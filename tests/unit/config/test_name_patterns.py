@@ -81,36 +81,77 @@ def idle(tables: dict[str, Any], *columns: str) -> set[str]:
     return {each.pattern for each in unmatched(profile, lambda: known)}
 
 
-def test_rules_of_a_sink_are_looked_up_by_their_patterns():
-    sink = {
-        "type": "spark",
-        "path": "/tables",
-        "mode": r"public\.logs:append,public\.gone:append,scd1",
-        "deletes": r"all\.orders:soft,tenant_1\.orders:soft,hard",
-        "columns.names": "snake",
-        "columns.renames": r".*\.(.*)__c:$1,.*\.none:x",
-        "source.into": r"tenant_(\d)\.(.*):all.$2@$1,shard_.*:all.s",
-    }
-    assert idle({"sink": sink}, "tenant_1.orders.id__c", "public.logs.id") == {
-        r"public\.gone:append", r"tenant_1\.orders:soft", r".*\.none:x", r"shard_.*:all.s",
-    }  # fmt: skip
+SPARK = {"type": "spark", "path": "/tables"}
+ROUTE = {"type": "route", "regex": r"public\.(.*)", "replacement": "other.$1"}
+ROUTER = {"type": "regex-router", "regex": r"other\..*", "replacement": "x"}
+TOPICS = {
+    "type": "kafka",
+    "bootstrap.servers": "b:1",
+    "topic.creation.groups": "big,none",
+    "topic.creation.big.include": r"x,.*\.public\.a",
+    "topic.creation.none.include": "y.*",
+}
+QUERY = "snapshot.select.statement.overrides"
+LOOKED_UP: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
+    "rules of a sink": (
+        {"sink": SPARK | {
+            "mode": r"public\.logs:append,public\.gone:append,scd1",
+            "deletes": r"all\.orders:soft,tenant_1\.orders:soft,hard",
+            "columns.names": "snake",
+            "columns.renames": r".*\.(.*)__c:$1,.*\.none:x",
+            "source.into": r"tenant_(\d)\.(.*):all.$2@$1,shard_.*:all.s",
+        }},
+        ["tenant_1.orders.id__c", "public.logs.id"],
+        {r"public\.gone:append", r"tenant_1\.orders:soft", r".*\.none:x", r"shard_.*:all.s"},
+    ),
+    "rules of a table format, where case counts": (
+        {"sink": SPARK | {
+            "format": "delta",
+            "format.catalog": "spark_catalog",
+            "format.names": r"public\.orders:a,PUBLIC\.orders:b,public\.orders_changes:c",
+            "format.partition.by": r"public\.orders:region,id;.*/changes:_op;public\.none:x",
+            "format.cluster.by": r"all\.shards:id;shard_1\.orders:id",
+            "source.into": r"shard_(\d)\.(.*):all.shards@$1,SHARD.*:all.s",
+        }},
+        ["public.orders.id", "shard_1.orders.id"],
+        {r"PUBLIC\.orders:b", r"public\.orders_changes:c", r"public\.none:x", r"shard_1\.orders:id", "SHARD.*:all.s"},
+    ),
+    "topics": ({"sink": TOPICS}, ["public.a.id"], {"x", "y.*"}),
+    "no topics behind a router": ({"sink": TOPICS, "transforms": [ROUTE, ROUTER]}, ["public.a.id"], set()),
+    "a predicate and a naming strategy": (
+        {
+            "source": SOURCE | {
+                "topic.naming.strategy": "schema_regex",
+                "topic.regex": r"shop\.public\.b(.*)",
+                "topic.replacement": "b",
+                "topic.key.field.regex": r"shop\.(.*)",
+                "topic.key.field.replacement": "$1",
+            },
+            "predicates": {"mine": {"type": "TopicNameMatches", "pattern": r"shop\.publik\..*"}},
+            "transforms": [{"type": "record-filter", "condition": "true", "predicate": "mine"}],
+        },
+        ["public.a.id"],
+        {r"shop\.publik\..*", r"shop\.public\.b(.*)"},
+    ),
+    "names of tables behind a property": (
+        {"source": SOURCE | {
+            QUERY: "public.a,shop.public.a,public.gone",
+            f"{QUERY}.public.a": "SELECT 1",
+            f"{QUERY}.public.unlisted": "SELECT 1",
+            "snapshot.max.threads.multiplier.public.a": "2",
+            "snapshot.max.threads.multiplier.public.none": "2",
+        }},
+        ["public.a.id"],
+        {"public.gone", "public.unlisted", "public.none"},
+    ),
+}  # fmt: skip
+"""What a profile has, the columns of its source, and the patterns that match none."""
 
 
-def test_rules_of_a_table_format_are_looked_up_where_case_counts():
-    sink = {
-        "type": "spark",
-        "path": "/tables",
-        "format": "delta",
-        "format.catalog": "spark_catalog",
-        "format.names": r"public\.orders:a,PUBLIC\.orders:b,public\.orders_changes:c",
-        "format.partition.by": r"public\.orders:region,id;.*/changes:_op;public\.none:x",
-        "format.cluster.by": r"all\.shards:id;shard_1\.orders:id",
-        "source.into": r"shard_(\d)\.(.*):all.shards@$1,SHARD.*:all.s",
-    }
-    assert idle({"sink": sink}, "public.orders.id", "shard_1.orders.id") == {
-        r"PUBLIC\.orders:b", r"public\.orders_changes:c", r"public\.none:x", r"shard_1\.orders:id",
-        "SHARD.*:all.s",
-    }  # fmt: skip
+@pytest.mark.parametrize("case", LOOKED_UP)
+def test_patterns_are_looked_up(case):
+    tables, columns, unused = LOOKED_UP[case]
+    assert idle(tables, *columns) == unused
 
 
 TRANSFORMS: list[dict[str, str]] = [
@@ -133,55 +174,6 @@ def test_patterns_of_tables_and_topics_are_looked_up(transform):
     ):
         given = {name: value.replace("{}", regex) for name, value in transform.items()}
         assert idle({"transforms": [given]}, "public.a.id") == ({regex} if unused else set())
-
-
-def test_patterns_of_topics_are_not_looked_up_behind_a_router():
-    route = {"type": "route", "regex": r"public\.(.*)", "replacement": "other.$1"}
-    router = {"type": "regex-router", "regex": r"other\..*", "replacement": "x"}
-    sink = {"type": "kafka", "bootstrap.servers": "b:1", "topic.creation.groups": "big,none"}
-    sink |= {"topic.creation.big.include": r"x,.*\.public\.a", "topic.creation.none.include": "y.*"}
-    assert idle({"sink": sink, "transforms": [route, router]}, "public.a.id") == set()
-    assert idle({"sink": sink}, "public.a.id") == {"x", "y.*"}
-
-
-QUERY = "snapshot.select.statement.overrides"
-
-
-@pytest.mark.parametrize(
-    ("source", "more", "unused"),
-    [
-        (
-            {
-                "topic.naming.strategy": "schema_regex",
-                "topic.regex": r"shop\.public\.b(.*)",
-                "topic.replacement": "b",
-                "topic.key.field.regex": r"shop\.(.*)",
-                "topic.key.field.replacement": "$1",
-            },
-            {
-                "predicates": {
-                    "mine": {"type": "TopicNameMatches", "pattern": r"shop\.publik\..*"}
-                },
-                "transforms": [{"type": "record-filter", "condition": "true", "predicate": "mine"}],
-            },
-            {r"shop\.publik\..*", r"shop\.public\.b(.*)"},
-        ),
-        (
-            {
-                QUERY: "public.a,shop.public.a,public.gone",
-                f"{QUERY}.public.a": "SELECT 1",
-                f"{QUERY}.public.unlisted": "SELECT 1",
-                "snapshot.max.threads.multiplier.public.a": "2",
-                "snapshot.max.threads.multiplier.public.none": "2",
-            },
-            {},
-            {"public.gone", "public.unlisted", "public.none"},
-        ),
-    ],
-    ids=["a predicate and a naming strategy", "names of tables behind a property"],
-)
-def test_what_else_names_tables_or_topics_is_looked_up(source, more, unused):
-    assert idle({"source": SOURCE | source, **more}, "public.a.id") == unused
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kafka", "spark"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,18 +85,17 @@ def test_lag_in_time_is_how_old_a_change_was_when_it_was_taken(pipeline):
     assert 2000 <= lag <= 6000
 
 
-def taken(_batch: object) -> None:
-    pass
+def failing(pipeline: SimulatedPipeline, error: Exception, *, start: float, end: float) -> None:
+    """Let writes fail for a time."""
+    for at, then in ((start, raising(error)), (end, lambda _batch: None)):
+        pipeline.clock.at(at, partial(setattr, pipeline.destination, "before_write", then))
 
 
 def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(pipeline):
     """The last flush of a connection, which promises what came before, leaves the refused change old."""
     pipeline.source.insert(at=20.0)
-    pipeline.clock.at(
-        25.0, lambda: setattr(pipeline.destination, "before_write", raising(Gone("gone")))
-    )
+    failing(pipeline, Gone("gone"), start=25.0, end=55.0)
     pipeline.source.insert(at=30.0)
-    pipeline.clock.at(55.0, lambda: setattr(pipeline.destination, "before_write", taken))
     away, back = watched(pipeline, 50.0, stop_at=90.0)
     assert away.state == "reconnecting"
     lag = away.partitions[0].lag_ms
@@ -105,9 +105,8 @@ def test_lag_in_time_grows_while_a_sink_refuses_what_it_has_not_taken(pipeline):
 
 
 def test_a_sink_that_is_tried_again_and_again_holds_a_write(pipeline):
-    pipeline.destination.before_write = raising(Refused("busy"))
+    failing(pipeline, Refused("busy"), start=1.0, end=65.0)
     pipeline.source.insert(at=20.0)
-    pipeline.clock.at(65.0, lambda: setattr(pipeline.destination, "before_write", taken))
     early, late, _ = watched(pipeline, 25.0, 60.0, stop_at=90.0)
     assert (early.state, early.stalled) == ("streaming", False)
     assert (late.state, late.stalled) == ("streaming", True)

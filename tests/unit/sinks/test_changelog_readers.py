@@ -12,6 +12,7 @@ from waltap.base.files.store import FileStore
 from waltap_sinks.changelog import NOTHING, ChangeLog
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
+from waltap_sinks.changelog.manifest import LogPosition
 from waltap_sinks.changelog.reader import HOLD_S
 
 PEOPLE = relation("public.people", [("id", "int4"), ("name", "text")])
@@ -26,6 +27,11 @@ def log(tmp_path) -> ChangeLog:
         for number in range(5):
             written.insert(PEOPLE, [str(number), "x"])
     return written.log
+
+
+@pytest.fixture
+def log_positions(log) -> list[LogPosition]:
+    return [step.log_position for step in log.manifests()]
 
 
 def run(*words: str) -> Result:
@@ -48,15 +54,13 @@ class GrowingStore(FileStore):
         return found
 
 
-def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log):
-    log_positions = [step.log_position for step in log.manifests()]
+def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log, log_positions):
     store = GrowingStore(log.store.location)
     assert [step.log_position for step in ChangeLog(store).manifests()] == log_positions
     assert store.listings > 1
 
 
-def test_the_slowest_reader_holds_what_it_has_not_read(log):
-    log_positions = [step.log_position for step in log.manifests()]
+def test_the_slowest_reader_holds_what_it_has_not_read(log, log_positions):
     log.readers.register("slow", log_positions[0])
     log.readers.register("a/b c.", log_positions[2])
     assert log.expire(log_positions[3], FAR) == 1
@@ -68,8 +72,7 @@ def test_the_slowest_reader_holds_what_it_has_not_read(log):
     assert [step.log_position for step in log.manifests(log_positions[3])] == log_positions[4:]
 
 
-def test_a_reader_that_says_nothing_is_passed_over(log, caplog):
-    log_positions = [step.log_position for step in log.manifests()]
+def test_a_reader_that_says_nothing_is_passed_over(log, log_positions, caplog):
     log.readers.register("gone", hold_s=3600)
     assert log.expire(log_positions[3], FAR) == 0
     path = Path(log.store.path("readers/gone.json"))
@@ -80,8 +83,7 @@ def test_a_reader_that_says_nothing_is_passed_over(log, caplog):
     assert "no longer waits for its reader gone" in reported
 
 
-def test_a_reader_goes_on_where_it_was_and_never_back(log):
-    log_positions = [step.log_position for step in log.manifests()]
+def test_a_reader_goes_on_where_it_was_and_never_back(log, log_positions):
     assert log.readers.register("it").log_position == NOTHING
     log.readers.advance("it", log_positions[2])
     assert log.readers.advance("it", log_positions[1]).log_position == log_positions[2]
@@ -104,8 +106,8 @@ def test_a_reader_that_registers_again_is_waited_for_as_before(log):
     assert log.readers.register("weekly", hold_s=60).hold_s == 60
 
 
-def test_readers_are_seen_made_and_forgotten_by_command(log):
-    path, log_positions = log.store.path(""), [step.log_position for step in log.manifests()]
+def test_readers_are_seen_made_and_forgotten_by_command(log, log_positions):
+    path = log.store.path("")
     shown = run("readers", path, "--register", "night", "--at", str(log_positions[1]))
     assert shown.exit_code == 0, shown.output
     assert str(log_positions[1]) in shown.output

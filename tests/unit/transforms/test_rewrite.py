@@ -38,7 +38,9 @@ def rewritten(*parts, of_column=loud):
 
 def test_every_image_of_a_chosen_column_is_rewritten_and_nothing_else():
     truncate, message = Truncate((TABLE,), 15), LogicalMessage(15, True, "p", b"x")
-    (found,) = rewritten(
+    rows = SnapshotRows(relation=TABLE, rows=[("7", "x"), ("8", None)], ts=1, lsn=1, xid=None)
+    read, found = rewritten(
+        rows,
         part(
             Insert(TABLE, 16, ("a", "new")),
             truncate,
@@ -46,8 +48,10 @@ def test_every_image_of_a_chosen_column_is_rewritten_and_nothing_else():
             Insert(OTHER, 18, ("a", "new")),
             message,
             Delete(TABLE, 19, ("b", "old"), OldTuple.KEY),
-        )
+        ),
     )
+    assert read.rows == [("7", "X"), ("8", None)]
+    assert rows.rows[0] == ("7", "x")
     insert, second, update, other, fifth, delete = found.changes
     assert (second, fifth) == (truncate, message)
     assert insert.new == ("a", "NEW")
@@ -93,13 +97,6 @@ def test_a_column_is_asked_about_once_and_gets_the_values_of_a_part_together():
         transform(Batch(parts=[one, rows], position=Position(24), events=5))
     assert questions == [("public.t", "id"), ("public.t", "v")]
     assert calls[:4] == [["0", "1", "2"], ["v", "v", "v"], ["7", "8"], ["x"]]
-
-
-def test_rows_of_a_snapshot_are_rewritten():
-    rows = SnapshotRows(relation=TABLE, rows=[("7", "x"), ("8", None)], ts=1, lsn=1, xid=None)
-    (found,) = rewritten(rows)
-    assert found.rows == [("7", "X"), ("8", None)]
-    assert rows.rows[0] == ("7", "x")
 
 
 def test_fewer_values_than_were_given_are_no_answer():
