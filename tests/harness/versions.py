@@ -6,7 +6,7 @@ stays so.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from waltap_sinks.changelog import ChangeLog
@@ -20,10 +20,16 @@ Version = tuple[tuple[str | None, ...], At, At | None]
 """Values, from, to; None while it stands."""
 
 
-def transactions(log: ChangeLog, name: str) -> Iterator[tuple[At, list[Row]]]:
-    """Yield the position and the rows of each transaction."""
+def transactions(
+    log: ChangeLog, name: str, called: Mapping[str, str]
+) -> Iterator[tuple[At, list[Row]]]:
+    """Yield the position and the rows of each transaction; ``called``: old names of columns → new ones."""
     schema, _, table = name.partition(".")
-    rows = [row for part in log.rows(schema, table) for row in part.to_pylist()]
+    rows = [
+        {called.get(column, column): value for column, value in row.items()}
+        for part in log.rows(schema, table)
+        for row in part.to_pylist()
+    ]
     rows.sort(key=lambda row: (row["_epoch"], row["_commit_lsn"], row["_seq"], row["_sub"]))
     first: dict[Any, int] = {}
     for row in rows:  # a transaction that comes again is the one that was there
@@ -35,7 +41,12 @@ def transactions(log: ChangeLog, name: str) -> Iterator[tuple[At, list[Row]]]:
 
 
 def states(
-    log: ChangeLog, name: str, key: Sequence[str], *, forgets: bool = True
+    log: ChangeLog,
+    name: str,
+    key: Sequence[str],
+    *,
+    called: Mapping[str, str] | None = None,
+    forgets: bool = True,
 ) -> Iterator[tuple[At, dict[Key, Row], Any]]:
     """Yield, after each transaction, its position, the row under each key, and its time.
 
@@ -44,7 +55,7 @@ def states(
     """
     held: dict[Key, list[Row]] = {}
     kept: dict[Key, Row] = {}
-    for at, rows in transactions(log, name):
+    for at, rows in transactions(log, name, called or {}):
         moving: Row = {}
         moves = {row["_seq"] for row in rows if row["_sub"] == 1}
         if any(row["_generation"] is not None for row in rows):  # a snapshot has all there is
@@ -63,7 +74,8 @@ def states(
             else:
                 before = moving if row["_sub"] == 1 else (there[-1] if there else {})
                 values = {n: v for n, v in row.items() if n in EXTRA or not n.startswith("_")}
-                values |= {n: before.get(n) for n in row["_unchanged"] or ()}
+                unsent = [(called or {}).get(n, n) for n in row["_unchanged"] or ()]
+                values |= {n: before.get(n) for n in unsent}
                 if row["_op"] != "c":
                     del there[-1:]
                 there.append(values)
@@ -73,12 +85,16 @@ def states(
 
 
 def versions(
-    log: ChangeLog, name: str, key: Sequence[str], columns: Sequence[str]
+    log: ChangeLog,
+    name: str,
+    key: Sequence[str],
+    columns: Sequence[str],
+    called: Mapping[str, str] | None = None,
 ) -> list[Version]:
     """Return all versions of all rows, as texts of ``columns``."""
     stands: dict[Key, tuple[tuple[str | None, ...], At]] = {}
     found: list[Version] = []
-    for at, live, _time in states(log, name, key):
+    for at, live, _time in states(log, name, key, called=called):
         now = {k: tuple(text(row.get(c)) for c in columns) for k, row in live.items()}
         for where in [k for k, (values, _since) in stands.items() if now.get(k) != values]:
             found.append((*stands.pop(where), at))
@@ -93,7 +109,7 @@ def ends(log: ChangeLog, name: str, key: Sequence[str]) -> dict[tuple[Key, At], 
     snapshot lacks, a row of that, before whose rows (-1) it ended."""
     found: dict[tuple[Key, At], Row] = {}
     before: dict[Key, Row] = {}
-    logged = transactions(log, name)
+    logged = transactions(log, name, {})
     for (at, rows), (_at, live, _time) in zip(logged, states(log, name, key), strict=True):
         for where in before.keys() - live.keys():
             own = [r for r in rows if r["_op"] == "d" and tuple(r[k] for k in key) == where]
