@@ -1,7 +1,6 @@
 """The channels of Kafka keep the kit's promises on a real broker."""
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -34,13 +33,13 @@ from waltap_testing import (
 def knows_the_group(bootstrap: str, group: str, place: TopicPartition) -> None:
     """Wait until the broker has somebody who keeps offsets of ``group``: it makes that at first use."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            consumer.committed([place], 10)
-            break
-        except KafkaException:
-            assert time.monotonic() < deadline
+
+    def answers() -> bool:
+        with suppress(KafkaException):
+            return bool(consumer.committed([place], 10))
+        return False
+
+    until(answers, f"the coordinator of {group}")
     consumer.close()
 
 
@@ -93,6 +92,19 @@ def signal_value(identifier: str) -> bytes:
     return json.dumps({"id": identifier, "type": "log"}).encode()
 
 
+def received(channel: Any, count: int = 1) -> list[str]:
+    """Return the ids of the signals that come until there are ``count``."""
+    found: list[str] = []
+
+    def came() -> bool:
+        with suppress(KafkaSignalTopicMissing):  # while the brokers hear of a new topic
+            found.extend(signal.identifier for signal in channel.poll())
+        return len(found) >= count
+
+    until(came, f"{count} signals")
+    return found
+
+
 def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_others(
     kafka, monkeypatch
 ):
@@ -102,20 +114,16 @@ def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_other
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": prefix})
     producer.init_transactions(WAIT_SECONDS)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
-    deadline = time.monotonic() + WAIT_SECONDS
-    found: list[str] = []
     for end in (producer.abort_transaction, producer.commit_transaction):
         producer.begin_transaction()
         producer.produce(topic, signal_value(end.__name__), prefix)
         assert producer.flush(WAIT_SECONDS) == 0
         assert channel.poll() == []
         end(WAIT_SECONDS)
-    while not found:  # the broker writes the marker in its own time
-        found = [signal.identifier for signal in channel.poll()]
-    assert found == ["commit_transaction"]
+    # the broker writes the marker in its own time
+    assert received(channel) == ["commit_transaction"]
     assert channel.poll() == []
     channel.close()
-    assert time.monotonic() < deadline
 
 
 class LostAnswer:
@@ -178,14 +186,7 @@ def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka
 
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     channel._consumer = LateRecord(channel._consumer, topic, produce)
-    found: list[str] = []
-
-    def came() -> bool:
-        found.extend(signal.identifier for signal in channel.poll())
-        return bool(found)
-
-    until(came, "the signal")
-    assert found == ["1"]
+    assert received(channel) == ["1"]
     channel.close()
 
 
@@ -237,19 +238,12 @@ def test_signals_of_a_topic_that_was_made_anew_are_read(kafka):
         create(kafka.bootstrap, NewTopic(topic, 1))
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         for number in range(count):
-            item = {"id": f"{count}-{number}", "type": "log"}
-            producer.produce(topic, json.dumps(item).encode(), prefix)
+            producer.produce(topic, signal_value(f"{count}-{number}"), prefix)
         assert producer.flush(WAIT_SECONDS) == 0
-        found: list[str] = []
-        deadline = time.monotonic() + WAIT_SECONDS
+        place = TopicPartition(topic, 0)
         # the coordinator deletes what was committed for the topic before, in its own time
-        while group.committed([TopicPartition(topic, 0)], WAIT_SECONDS)[0].offset >= 0:
-            assert time.monotonic() < deadline
-        while len(found) < count:
-            assert time.monotonic() < deadline, found
-            with suppress(KafkaSignalTopicMissing):  # while the brokers hear of the new topic
-                found += [signal.identifier for signal in channel.poll()]
-        assert found == [f"{count}-{number}" for number in range(count)]
+        until(lambda p=place: group.committed([p], WAIT_SECONDS)[0].offset < 0, "its end")
+        assert received(channel, count) == [f"{count}-{number}" for number in range(count)]
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
     group.close()

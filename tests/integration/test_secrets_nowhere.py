@@ -6,6 +6,7 @@ looked for as it is, in base64 wherever it may begin in it, and in hex.
 """
 
 import base64
+import contextlib
 import json
 import os
 import pprint
@@ -313,6 +314,35 @@ def commands(*lines: list[str], cwd: Path, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
+@contextlib.contextmanager
+def process(
+    folder: Path, *words: str, end: int = signal.SIGTERM, **variables: str
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a command line as a process from its beginning while the block lasts; what it says is in ``log``."""
+    with (folder / "log").open("wb") as log:
+        started = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "waltap", *words],
+            cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield started
+    finally:
+        started.send_signal(end)
+        started.wait(120)
+
+
+def of_family(running: "subprocess.Popen[bytes]") -> list[str]:
+    """Return what a list of processes shows of a process and of its children: command line and environment."""
+    family = [running.pid, *(each.pid for each in psutil.Process(running.pid).children(True))]
+    files = [f"/proc/{pid}/{name}" for pid in family for name in ("cmdline", "environ")]
+    return [Path(file).read_text() for file in files]
+
+
+def until_first_row(folder: Path) -> None:
+    lines = folder / "lines.jsonl"
+    until(lambda: lines.exists() and '"id":1' in lines.read_text(), "the first row")
+
+
 def left_behind(folder: Path, *given: Path) -> str:
     files = [path for path in folder.rglob("*") if path.is_file() and path not in given]
     return "\n".join(f"{path}: {path.read_bytes().decode('utf-8', 'replace')}" for path in files)
@@ -372,16 +402,10 @@ def test_a_run_that_goes_well_and_crashes_shows_no_secret(shop, echo, tmp_path):
     }  # fmt: skip
     profile = tmp_path / "p.toml"
     profile.write_text(toml(tables))
-    environment = {**os.environ, "PAGE": SECRETS["page"], "WALTAP_LOG_LEVEL": "debug"}
+    variables = {"PAGE": SECRETS["page"], "WALTAP_LOG_LEVEL": "debug"}
     log = tmp_path / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", "waltap", "run", "p.toml"],
-            cwd=tmp_path, env=environment, stdout=file, stderr=file,
-        )  # fmt: skip
-    try:
-        lines = tmp_path / "lines.jsonl"
-        until(lambda: lines.exists() and '"id":1' in lines.read_text(), "the first row")
+    with process(tmp_path, "run", "p.toml", end=signal.SIGABRT, **variables) as running:
+        until_first_row(tmp_path)
         (address,) = re.findall(r"http://127\.0\.0\.1:\d+", log.read_text())[:1]
         shown = []
         for token in (SECRETS["page"], PLAIN["page"]):
@@ -400,15 +424,8 @@ def test_a_run_that_goes_well_and_crashes_shows_no_secret(shop, echo, tmp_path):
                         shown += [answer.read().decode(), str(answer.headers)]
                 except urllib.error.HTTPError as error:
                     shown += [error.read().decode(), str(error.headers)]
-        family = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(True))]
-        for pid in family:
-            shown.append(Path(f"/proc/{pid}/cmdline").read_text())
-            given = Path(f"/proc/{pid}/environ").read_text().replace(f"PAGE={SECRETS['page']}", "")
-            shown.append(given)
+        shown += [text.replace(f"PAGE={SECRETS['page']}", "") for text in of_family(running)]
         shown.append(commands(["status", "p.toml"], cwd=tmp_path, PAGE=SECRETS["page"]))
-    finally:
-        process.send_signal(signal.SIGABRT)
-        process.wait(120)
     assert "Fatal Python error: Aborted" in log.read_text()
     shown.append(left_behind(tmp_path, profile, tmp_path / "password"))
     assert [found for text in shown for found in reported(text)] == []
@@ -422,21 +439,14 @@ def test_the_list_of_processes_shows_no_password_of_a_command_line(how, shop, tm
         "address": [f"postgres://{ROLE}:{quote(word, safe='')}@{host}:{port}/shop"],
         "--set": [f"postgres://{ROLE}@{host}:{port}/shop", "--set", f"database.password={word}"],
     }[how]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "waltap", "tail", *asked],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
+    with process(tmp_path, "tail", *asked) as running:
         until(lambda: any(shop.slots().values()), "the stream")
-        shown = Path(f"/proc/{process.pid}/cmdline").read_text()
+        shown = Path(f"/proc/{running.pid}/cmdline").read_text()
         assert reported(shown) == []
         assert "tail" in shown
         assert f"{port}" in shown
         shop.execute("INSERT INTO t VALUES (2, 'b')")
-    finally:
-        process.terminate()
-        said, _ = process.communicate(timeout=120)
-    assert reported(said) == []
+    assert reported(left_behind(tmp_path)) == []
 
 
 def test_many_pipelines_hand_their_secrets_on_unseen(shop, tmp_path):
@@ -448,23 +458,12 @@ def test_many_pipelines_hand_their_secrets_on_unseen(shop, tmp_path):
         "engine": {"waltap.state.dir": "../state"},
     }
     (tmp_path / "all/p.toml").write_text(toml(tables))
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "waltap", "run", "--all", "all",
-             "--set", f"database.password={SECRETS['database']}"],
-            cwd=tmp_path, stdout=log, stderr=log, text=True,
-        )  # fmt: skip
-    try:
-        lines = tmp_path / "lines.jsonl"
-        until(lambda: lines.exists() and '"id":1' in lines.read_text(), "the first row")
-        family = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(True))]
-        assert len(family) > 1
-        shown = "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in family)
-        shown += "".join(Path(f"/proc/{pid}/environ").read_text() for pid in family)
-    finally:
-        process.terminate()
-        process.wait(120)
-    assert reported(shown) == []
+    word = f"database.password={SECRETS['database']}"
+    with process(tmp_path, "run", "--all", "all", "--set", word) as running:
+        until_first_row(tmp_path)
+        shown = of_family(running)
+        assert len(shown) > 2
+    assert [found for text in shown for found in reported(text)] == []
     assert reported(left_behind(tmp_path)) == []
 
 

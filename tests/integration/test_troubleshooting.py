@@ -2,13 +2,12 @@
 numbers. Pages of Spark are tried where Spark is."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.command import waltap
-from tests.harness.pipeline import WAIT_S
+from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 
@@ -73,10 +72,8 @@ class Reader(Shop):
         return done.stdout + done.stderr
 
     def asks_until(self, command: str, words: str) -> str:
-        deadline = time.monotonic() + WAIT_S
-        while words not in (said := self.types(command)):
-            assert time.monotonic() < deadline, said
-        return said
+        until(lambda: words in self.types(command), words)
+        return self.types(command)
 
 
 @pytest.fixture

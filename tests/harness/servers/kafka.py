@@ -1,6 +1,6 @@
 """A real Apache Kafka broker for tests: one node that is its own controller (KRaft).
 
-From a container where a Docker engine answers, else from the jars that `make setup-test` fetches.
+From the jars that `make setup-test` fetches.
 """
 
 import base64
@@ -8,18 +8,15 @@ import itertools
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from tests.harness.servers.child import Child, ChildFailed, free_ports
 from tests.harness.servers.jars import jars
 from tests.harness.servers.place import data_folder
-from tests.harness.servers.postgres import docker_answers
 
 VERSION = "4.3.1"
-IMAGE = f"apache/kafka:{VERSION}"
 COORDINATES = (
     f"org.apache.kafka:kafka_2.13:{VERSION}",
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",  # else the broker logs nothing at all
@@ -96,14 +93,6 @@ RESTARTING: Final = {"broker.session.timeout.ms": "2000", "broker.heartbeat.inte
 """For a broker that is to start again: it waits for the end of its own old session first."""
 
 
-class _Program(Protocol):
-    def start(self) -> None: ...
-    def wait_until(self, serves: Any, seconds: float = ...) -> None: ...
-    def said(self) -> str: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
-
-
 class Kafka:
     """One broker in a folder of its own. ``bootstrap`` is open to everybody; ``tls`` has the
     ``certificate``; ``sasl`` knows the users of `SETTINGS`, ``sasl_tls`` has both. `kill` and `start` keep ports and data.
@@ -133,7 +122,7 @@ class Kafka:
         self._settings = folder / "server.properties"
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
         (folder / "log4j2.properties").write_text(LOG4J)
-        self._program: _Program | None = None
+        self._program: Child | None = None
 
     @classmethod
     def create(
@@ -200,15 +189,6 @@ class Kafka:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _choose_program(self, *, quick: bool, heap_mb: int) -> None:
-        if docker_answers():
-            import docker
-
-            try:
-                self._program = _Container(self.folder, self._settings)
-            except docker.errors.DockerException:
-                pass  # an engine that has not the image and cannot pull it
-            else:
-                return
         found = jars("kafka", COORDINATES)
         self._format(found)
         options = ["java", "-Xms64m", f"-Xmx{heap_mb}m", *(QUICK_START if quick else ())]
@@ -263,62 +243,6 @@ class Kafka:
         )  # fmt: skip
         # Java reads the key first, then the chain
         (self.folder / "keystore.pem").write_text(key.read_text() + self.certificate.read_text())
-
-
-class _Container:
-    """The broker of the official image, on the host's network, so that addresses are the same."""
-
-    def __init__(self, folder: Path, settings: Path) -> None:
-        os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # `kill` removes it
-        from testcontainers.core.container import DockerContainer
-
-        programs = "/opt/kafka/bin"
-        self._container = (
-            DockerContainer(IMAGE, user=f"{os.getuid()}:{os.getgid()}", network_mode="host")
-            .with_volume_mapping(str(folder), str(folder), "rw")
-            .with_kwargs(
-                entrypoint=[
-                    "sh",
-                    "-c",
-                    f"{programs}/kafka-storage.sh format --ignore-formatted -t {_kafka_id()} "
-                    f"-c {settings} && exec {programs}/kafka-server-start.sh {settings}",
-                ]
-            )
-            .with_env("LOG_DIR", str(folder / "logs"))
-        )
-        self._container.get_docker_client().client.images.pull(IMAGE)
-        self._started = False
-        self._since = 0.0
-
-    def start(self) -> None:
-        self._since = time.time()
-        if self._started:
-            self._container.get_wrapped_container().start()
-        else:
-            self._container.start()
-            self._started = True
-
-    def wait_until(self, serves: Any, seconds: float = WAIT_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not serves():
-            if time.monotonic() > deadline:
-                raise ChildFailed(f"the container of {IMAGE} does not serve:\n{self.said()}")
-            time.sleep(0.2)
-
-    def said(self) -> str:
-        wrapped = self._container.get_wrapped_container()
-        return str(wrapped.logs(since=self._since).decode(errors="replace"))
-
-    def stop(self) -> None:
-        if self._started:
-            self._container.get_wrapped_container().stop()
-
-    def kill(self) -> None:
-        if self._started:
-            wrapped = self._container.get_wrapped_container()
-            wrapped.reload()
-            if wrapped.status == "running":
-                wrapped.kill()
 
 
 def prepare() -> None:
