@@ -8,7 +8,7 @@ from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.changes.transactions.transaction import Heartbeat, Notification
 from waltap.encoders.format.conversion import json_records
 from waltap.encoders.format.record_stage import RecordStage, RecordStep, RecordTransformFailed
-from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
+from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit, SchemaMemory
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.transforms.predicates import PREDICATES
 
@@ -172,3 +172,17 @@ def test_everything_that_is_written_goes_through():
     assert met == wanted
     assert [each.topic for each in written] == [f"to.{topic}" for topic in wanted]
     assert written[-2].partition == 0
+
+
+def test_each_schema_is_asked_for_once_and_equal_ones_apart():
+    made: list[Schema] = []
+
+    def make(schema: Schema) -> int:
+        made.append(schema)
+        return len(made)
+
+    memory = SchemaMemory(make, most=2)
+    one, other = Schema(kind=ConnectKind.INT8), Schema(kind=ConnectKind.INT8)
+    assert [memory.of(s) for s in (one, other, one, other)] == [1, 2, 1, 2]
+    assert memory.of(Schema(kind=ConnectKind.INT16)) == 3
+    assert memory.of(one) == 4, "it was full, and is made anew"

@@ -1,13 +1,15 @@
-"""Connect schemas in Avro and in JSON Schema: what Java's and Confluent's libraries make of them and take."""
+"""Connect schemas in Avro and JSON Schema, and values in JSON: what Java's and Confluent's libraries make and take."""
 
 import pytest
 from tests.harness.schemas import INT32, MAYBE_TEXT, TEXT, mapped, of, struct
 
+from waltap.changes.mapping.connect_schema import Schema
+from waltap.encoders.format.converter import ConverterContext
+from waltap.encoders.json.converter import DECIMAL, JsonConverter, JsonConverterProperties
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.json_schema import json_schema
 
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
 POINT, OTHER_POINT = struct({"id": INT32}, "a.Point"), struct({"x": INT32}, "a.Point")
 
 
@@ -78,3 +80,45 @@ def test_maps_are_objects_or_arrays_of_entries():
 
 def test_decimals_are_numbers_where_they_are_written_so():
     assert json_schema(of("bytes", DECIMAL), numeric=True)["type"] == "number"
+
+
+def written(schema: Schema, value: object, **given: object) -> str:
+    properties = JsonConverterProperties.model_validate({"schemas.enable": False, **given})
+    data = JsonConverter(properties, ConverterContext(record_part="value")).encoder("t", schema)(
+        value
+    )
+    return data.decode()
+
+
+@pytest.mark.parametrize(
+    ("unscaled", "scale", "text"),
+    [
+        (10**40 + 1, 2, "1" + "0" * 38 + ".01"),
+        (-(10**40 + 1), 0, "-1" + "0" * 39 + "1"),
+        (-5, 3, "-0.005"),
+        (0, 2, "0.00"),
+        (12, -3, "12000"),
+    ],
+)
+def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text):
+    schema = of("bytes", DECIMAL, parameters=(("scale", str(scale)),))
+    value = unscaled.to_bytes(20, "big", signed=True)
+    assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("int32", "7"), ("string", 7), ("int64", 1.5), ("string", b"x")],
+)
+def test_a_value_of_another_type_is_no_value(kind, value):
+    schema = struct({"a": of(kind)})
+    with pytest.raises((TypeError, ValueError)):
+        written(schema, {"a": value})
+
+
+@pytest.mark.parametrize("kind", ["int32", "string", "boolean", "float64"])
+def test_null_in_a_required_field_names_the_field(kind):
+    schema = struct({"a": of(kind)})
+    for row in ({}, {"a": None}):
+        with pytest.raises(ValueError, match="the field a is required"):
+            written(schema, row)

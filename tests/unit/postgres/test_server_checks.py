@@ -1,8 +1,8 @@
-"""What `waltap doctor` says of the WAL that a slot may keep."""
+"""What `waltap doctor` says of a server: its version, and the WAL that a slot may keep."""
 
 import pytest
 
-from waltap_postgres.start.server_checks import slot_limits
+from waltap_postgres.start.server_checks import slot_limits, version
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,12 @@ def test_each_limit_is_reported_in_units_for_people():
     assert "idle_replication_slot_timeout is 10 days" in idle.found
     (bounded,) = slot_limits({"max_slot_wal_keep_size": "51200"}, None, limits_wal=False)
     assert "max_slot_wal_keep_size is 50.0 GiB" in bounded.found
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict"), [(90624, "error"), (110022, "error"), (120000, "ok"), (180004, "ok")]
+)
+def test_servers_from_12_on_are_supported(number, verdict):
+    found = version(number)
+    assert found.verdict == verdict
+    assert ("12 or later" in found.remedy) == (verdict == "error")
