@@ -7,7 +7,6 @@ import uuid
 from datetime import date, datetime, timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -26,8 +25,6 @@ from waltap.encoders.json.lines import JsonLines
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
 from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
 from waltap_testing.workload import insert_block
-
-pytest.importorskip("pyarrow")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=14)
 NASTY = st.sampled_from(

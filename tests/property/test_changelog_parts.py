@@ -4,15 +4,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation
 
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap_testing.workload import inserts_as_columns
-
-pytest.importorskip("pyarrow")
 
 COLUMNS = [("id", "int4"), ("name", "text")]
 KEYED = relation("public.keyed", COLUMNS)

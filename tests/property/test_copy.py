@@ -16,8 +16,6 @@ from waltap_postgres.replication.wire import CopyEnded, CopySplitter
 from waltap_postgres.snapshot import copy_pieces
 from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
 
-pytest.importorskip("pyarrow")
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 NASTY = st.sampled_from(
     ["", "\\N", "\\", "\\.", "\t", "\n", "\r\n", "a\\nb", "\v\f\b", "\u2028", "\x85", "é"]

@@ -14,8 +14,6 @@ from waltap.errors import DecodeError
 from waltap_postgres.replication.copy_buffer import CopyBuffer
 from waltap_postgres.snapshot.binary_copy import SIGNATURE, BinaryRows, field_readers
 
-pytest.importorskip("pyarrow")
-
 TYPES = ("text", "int4", "bool", "jsonb", "numeric(12,2)")
 COLUMNS = [f"{kind.partition('(')[0]} {kind}" for kind in TYPES]
 RELATION = table("t", *COLUMNS)

@@ -1,5 +1,6 @@
 """Rows of text put together: the same as Python's join, whatever the columns are cut from."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +9,6 @@ from waltap.changes.events.event import Record
 from waltap.encoders.format import record_block
 from waltap.encoders.format.record_block import RecordBlock, TextRows, joined
 from waltap.encoders.json.lines import JsonLines
-
-pa = pytest.importorskip("pyarrow")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 

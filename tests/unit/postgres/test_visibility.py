@@ -1,4 +1,4 @@
-"""What a snapshot beside an older slot has seen, and what the stream then leaves out."""
+"""What a snapshot beside an older slot has seen, what the stream then leaves out, and what publications do."""
 
 from tests.harness.json_events import part as transaction
 
@@ -6,6 +6,7 @@ from waltap.changes.decode.message import Insert, LogicalMessage, Truncate
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
+from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.visibility import PostgresOverlap, SnapshotVisibility, StandbyVisibility
 
 RELATION = Relation(oid=1, schema="public", table="t", columns=())
@@ -74,3 +75,11 @@ def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot():
     standby = StandbyVisibility(100)
     assert standby.saw(99) is True
     assert standby.saw(100) is None, "the record that begins there was not replayed yet"
+
+
+def test_a_filter_joins_the_condition_of_a_range():
+    narrowing = PublishedSubset("(a > 1) OR (b < 2)")
+    assert narrowing.where() == " WHERE ((a > 1) OR (b < 2))"
+    assert narrowing.where(" WHERE x OR y") == " WHERE ((a > 1) OR (b < 2)) AND (x OR y\n)"
+    assert EVERYTHING.where(" WHERE x") == " WHERE x"
+    assert EVERYTHING.where() == ""

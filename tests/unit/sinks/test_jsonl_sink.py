@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from waltap.changes.events.event import Record
@@ -196,7 +197,6 @@ def test_the_null_sink_counts_and_confirms(tmp_path):
 
 
 def columns(first: int, count: int = 20_000) -> Batch:
-    pa = pytest.importorskip("pyarrow")
     values = pa.array([str(n) for n in range(first, first + count)], pa.string())
     records = RecordBlock("t", [(None, values[:1]), (None, values[1:])], ())
     return Batch(parts=[], position=Position(first), events=count, records=records, snapshot=True)

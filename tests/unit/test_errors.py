@@ -1,5 +1,6 @@
-"""Rows of the tables of errors: their kind, their texts and attributes, and the way through pickle."""
+"""Rows of the tables of errors: kind, texts, attributes, the way through pickle; the remedy of the system's own reason."""
 
+import errno
 import pickle
 import subprocess
 import sys
@@ -8,7 +9,15 @@ import pytest
 from tests.test_tidy import PACKAGES
 
 from waltap.cli.reference.pages import error_classes
-from waltap.errors import RetryVerdict, SinkError, SourceError, WaltapError, error_texts
+from waltap.errors import (
+    RetryVerdict,
+    SinkError,
+    SourceError,
+    SystemRefused,
+    WaltapError,
+    error_texts,
+    system_advice,
+)
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong, SinkReturned
 from waltap.services.slot_monitor import SlotGivenUp
 from waltap_testing.suite import assert_own_codes
@@ -82,3 +91,47 @@ def test_every_row_of_a_table_is_an_error():
         listed |= {(package, code) for code in rows}
     assert len(listed) > 200
     assert listed <= known
+
+
+def raised(error: Exception, *causes: Exception) -> Exception:
+    """Return ``error``, raised from the first of ``causes``, that from the second, …"""
+    before = error
+    for cause in causes:
+        before.__cause__ = cause
+        before = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.EROFS, "read-only"),
+        (errno.EDQUOT, "quota"),
+        (errno.ENAMETOOLONG, "shorter name"),
+    ],
+)
+def test_the_systems_reason_wins_over_the_class(number, words):
+    error = raised(SinkError("no"), ValueError(), OSError(number, "why", "place"))
+    assert words in error.advice()
+    refused = SystemRefused.of(OSError(number, "why", "place"))
+    assert refused is not None
+    assert "place: why" in str(refused)
+    assert words in str(refused)
+
+
+def test_what_an_error_class_knows_better_stays():
+    error = raised(SinkError("no"), OSError(errno.ENOSPC, "full"))
+    assert error.advice() == SinkError.remedy
+
+
+def test_an_error_raised_from_itself_has_an_end():
+    error = SinkError("no")
+    error.__cause__ = error
+    assert error.advice() == SinkError.remedy
+    assert system_advice(error) is None
+
+
+def test_a_mistake_of_the_code_is_no_refusal():
+    assert SystemRefused.of(OSError(errno.EBADF, "bad")) is None
