@@ -19,6 +19,7 @@ from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_lake.errors import LakeGone
 from waltap_sinks.sql.errors import SqlTableGone
+from waltap_testing.sink_losses import keeping
 
 FOLDERS: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
     "changelog": ({"sink.type": "changelog", "sink.path": "{}/out"}, ("WT-5109", "WT-5107")),
@@ -29,12 +30,14 @@ its suite sees (`waltap_testing.sink_losses`)."""
 
 
 class Folder:
-    """A destination that is a folder, whose state somebody keeps and puts back."""
+    """A destination that is a folder, whose state somebody keeps; ``emptied`` and ``older`` put back what was kept."""
 
     def __init__(self, kind: str, database: Database, folder: Path) -> None:
         settings, self.codes = FOLDERS[kind]
-        self.kind, self.out, self.kept = kind, folder / "out", folder / "kept"
+        self.kind, self.out = kind, folder / "out"
         self.out.mkdir()
+        self.keep = keeping(self.out)
+        self.emptied = self.older = self.keep()
         if kind == "sqlite":  # in other modes SQLite itself sees that its file was moved
             self.execute("PRAGMA journal_mode=WAL")
         database.execute(
@@ -46,25 +49,6 @@ class Folder:
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(self.out / "x.db")) as opened, opened:
             return opened.execute(statement).fetchall()
-
-    def keep(self) -> None:
-        shutil.rmtree(self.kept, ignore_errors=True)
-        shutil.copytree(self.out, self.kept)
-
-    def empty(self) -> None:
-        for path in self.out.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-
-    def put_back(self) -> None:
-        """Put back what was kept; the folder itself and files of the same name stay the same ones."""
-        kept = {path.relative_to(self.kept) for path in self.kept.rglob("*")}
-        for path in sorted(self.out.rglob("*"), reverse=True):
-            if path.relative_to(self.out) not in kept:
-                path.rmdir() if path.is_dir() else path.unlink()
-        shutil.copytree(self.kept, self.out, dirs_exist_ok=True)
 
     def ids(self) -> list[int]:
         if self.kind == "sqlite":
@@ -88,7 +72,7 @@ def folder(request, database, tmp_path) -> Folder:
     """Return one with two rows, of a run each, of which the state with the first was kept."""
     made = Folder(request.param, database, tmp_path)
     made.pipeline.catch_up()
-    made.keep()
+    made.older = made.keep()
     made.insert(2)
     made.pipeline.catch_up()
     return made
@@ -113,7 +97,7 @@ def test_what_was_lost_ends_each_run_until_it_is_repaired(folder, loss):
         statement, code = LOSSES[loss]
         folder.execute(statement)
     else:
-        folder.empty() if emptied else folder.put_back()
+        folder.emptied() if emptied else folder.older()
     folder.insert(3)
     for _ in range(2):  # the next start has not forgotten it
         with pytest.raises(SinkError) as lost:
@@ -134,20 +118,14 @@ def test_what_was_lost_ends_each_run_until_it_is_repaired(folder, loss):
 
 
 def test_a_folder_that_is_brought_back_has_no_gap(folder):
-    pipeline, older = folder.pipeline, folder.kept.with_name("older")
-    folder.kept.rename(older)
-    folder.keep()
-    newer = folder.kept.rename(folder.kept.with_name("newer"))
-    older.rename(folder.kept)
-    folder.put_back()
+    pipeline, newer = folder.pipeline, folder.keep()
+    folder.older()
     folder.insert(3)
     with pytest.raises(SinkError):
         pipeline.catch_up()
     (gap,) = folder.gaps()
     assert gap.open
-    shutil.rmtree(folder.kept)
-    newer.rename(folder.kept)
-    folder.put_back()
+    newer()
     pipeline.catch_up()
     (gap,) = folder.gaps()
     assert (gap.open, gap.by) == (False, "destination")
@@ -157,7 +135,7 @@ def test_a_folder_that_is_brought_back_has_no_gap(folder):
 def test_a_new_snapshot_closes_the_gap_of_a_folder(folder):
     """The remedy that begins anew; the certificate stays, and says how that was made good."""
     pipeline = folder.pipeline
-    folder.put_back()
+    folder.older()
     with pytest.raises(SinkError):
         pipeline.catch_up()
     pipeline.offset_file.unlink()

@@ -48,36 +48,20 @@ from waltap_kafka.transaction import KafkaTransactions
 def properties(servers: str, **given: str) -> KafkaSinkProperties:
     """Return properties; names have two underscores for a dot."""
     named = {name.replace("__", "."): value for name, value in given.items()}
-    families = {
-        "producer.NAME": {n: v for n, v in named.items() if n.startswith("producer.")},
-        "topic.creation.GROUP.SETTING": {
-            n: v for n, v in named.items() if n.count(".") > 2 and n.startswith("topic.creation.")
-        },
-    }
-    single = {
-        n: v for n, v in named.items() if all(n not in family for family in families.values())
-    }
-    return KafkaSinkProperties(**{"bootstrap.servers": servers, **single, **families})
+    producer = {n: named.pop(n) for n in list(named) if n.startswith("producer.")}
+    groups = [n for n in named if n.startswith("topic.creation.") and n.count(".") > 2]
+    creation = {n: named.pop(n) for n in groups}
+    families = {"producer.NAME": producer, "topic.creation.GROUP.SETTING": creation}
+    return KafkaSinkProperties(**{"bootstrap.servers": servers, **named, **families})
 
 
-def sink(
-    servers: str,
-    folder: Path,
-    *,
-    has_offset: bool = False,
-    stopping: Callable[[], bool] = lambda: False,
-    tolerant: bool = False,
-    takes_over: bool = False,
-    **given: str,
-) -> KafkaSink:
-    context = SinkContext(
-        pipeline="p",
-        state_dir=folder,
-        has_offset=has_offset,
-        stopping=stopping,
-        tolerant=tolerant,
-        takes_over=takes_over,
-    )
+CONTEXT = ("has_offset", "stopping", "tolerant", "takes_over")
+
+
+def sink(servers: str, folder: Path, **given: Any) -> KafkaSink:
+    """Return a sink of properties, and of what of `CONTEXT` is given."""
+    own = {name: given.pop(name) for name in CONTEXT if name in given}
+    context = SinkContext(pipeline="p", state_dir=folder, **own)
     return KafkaSink(properties(servers, **given), context)
 
 
