@@ -29,7 +29,6 @@ from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.follower import LogFollower
-from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
 from waltap_spark.errors import (
     ApplierFailed,
     FormatDiffers,
@@ -159,37 +158,6 @@ def test_a_jvm_that_does_not_start_is_reported_with_its_last_words(tmp_path, set
     assert "Spark's JVM did not start: " in said
     assert reported in said.partition("did not start: ")[2]
     assert "Traceback" not in said
-
-
-def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path):
-    said = {
-        "compaction.min.rows": 7,
-        "compaction.share": 0.5,
-        "compaction.max.sets": 3,
-        "compaction.merge.sets": 4,
-    }
-    said |= {
-        "file.max.rows": 9,
-        "retention.seconds": 1.5,
-        "apply.parallel": 2,
-        "batch.max.rows": 11,
-    }
-    said |= {"changelog.retention.hours": 0.25, "trigger.interval.ms": 30, "type.change": "string"}
-    said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
-    profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
-    pairs = pairs_of(profile)
-    there = properties_of(pairs, str(tmp_path))
-    assert there == profile
-    found = apply_options(there)
-    assert (found.compact_rows, found.compact_share, found.compact_sets, found.merge_sets) == (
-        7,
-        0.5,
-        3,
-        4,
-    )
-    assert (found.file_rows, found.retention_s, found.parallel) == (9, 1.5, 2)
-    assert found.type_change == "string"
-    assert (there.batch_rows, there.retention_hours, there.trigger_ms) == (11, 0.25, 30)
 
 
 def hold(folder: Path) -> "subprocess.Popen[str]":

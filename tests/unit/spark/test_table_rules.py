@@ -9,6 +9,7 @@ from waltap.base.files.store import FileStore
 from waltap.errors import ConfigurationError
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.config.column_names import ColumnNames, checked_renames
+from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import (
     SharedShapes,
     TargetMappings,
@@ -120,6 +121,32 @@ def test_a_profile_and_a_driver_say_the_same():
     assert found.places.of("t_a", "orders") == TargetMapping(
         schema="all", table="orders", source="a", column="tenant"
     )
+
+
+GIVEN = {
+    "compaction.min.rows": (7, "compact_rows"),
+    "compaction.share": (0.5, "compact_share"),
+    "compaction.max.sets": (3, "compact_sets"),
+    "compaction.merge.sets": (4, "merge_sets"),
+    "file.max.rows": (9, "file_rows"),
+    "retention.seconds": (1.5, "retention_s"),
+    "apply.parallel": (2, "parallel"),
+    "type.change": ("string", "type_change"),
+}
+"""Property → what a profile says, and the option of the applier that it becomes."""
+
+
+def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path):
+    said: dict[str, object] = {name: value for name, (value, _option) in GIVEN.items()}
+    said |= {"batch.max.rows": 11, "changelog.retention.hours": 0.25, "trigger.interval.ms": 30}
+    said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
+    profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
+    there = properties_of(pairs_of(profile), str(tmp_path))
+    assert there == profile
+    found = apply_options(there)
+    for value, option in GIVEN.values():
+        assert getattr(found, option) == value, option
+    assert (there.batch_rows, there.retention_hours, there.trigger_ms) == (11, 0.25, 30)
 
 
 # --- how tables are kept ----------------------------------------------------------------------------
