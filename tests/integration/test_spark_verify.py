@@ -97,6 +97,9 @@ def test_equal_rows_have_equal_hashes_for_every_type_and_each_value_that_differs
         (found,) = compare(connection, tables)
         assert (found.left_out, found.equal) == ((), True), found
         assert found.source_rows == found.target_rows == len(ROWS) + len(DIFFERING)
+        connection.execute("ALTER TABLE public.t ADD COLUMN later int")
+        (found,) = compare(connection, tables)
+        assert (found.left_out, found.equal) == ((), True), "Spark has seen no row with it"
         for at, (name, _kind) in enumerate(COLUMNS[1:], 11):
             connection.execute(f"UPDATE ONLY public.t SET {name} = NULL WHERE id = {at}")
         (found,) = compare(connection, tables)

@@ -24,6 +24,7 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import CHECKPOINT, DeltaFormat, checkpoint_interval
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
+from waltap_spark.formats.small_files.rows import FileSchema, without_keys
 from waltap_spark.formats.stepwise import CommitNote, TableCommit
 from waltap_spark.formats.table_format import CommitContext
 from waltap_spark.schema.expression import LISTED, namespace_of, one_of
@@ -319,6 +320,23 @@ def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand():
         found = pa.chunked_array([pa.array([value, None], kind)]).cast(text_of(kind))
         assert found.to_pylist() == [text, None]
         assert "decimal256" not in str(found.type)
+
+
+def test_only_files_with_a_changed_key_are_written_again():
+    """A row may combine two of the keys, each of which has one of its columns."""
+    schema = pa.schema({"a": pa.int32(), "b": pa.string(), "v": pa.int32()})
+    files = [
+        (name, pa.table({"a": [n, n], "b": ["x", "y"], "v": [0, 0]}, schema))
+        for n, name in enumerate(("first", "second", "third"))
+    ]
+    rows = pa.table({"a": [1, 5], "b": ["x", "y"], "v": [7, 0]}, schema)
+    about, gone = FileSchema("t", schema, schema), pa.array([False, True])
+    found = without_keys(about, files, ["a", "b"], rows, gone)
+    assert found is not None
+    old, made = found
+    assert old == ["second"]
+    assert made.to_pylist() == [{"a": 1, "b": "y", "v": 0}, {"a": 1, "b": "x", "v": 7}]
+    assert without_keys(about, files, ["a", "b"], rows.slice(1), gone.slice(1)) is None
 
 
 TYPES = {
