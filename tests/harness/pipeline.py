@@ -29,9 +29,11 @@ from waltap.cli.profile_source import connected
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.pipeline import Engine, Limits
+from waltap.pipeline.api.repair import GapRepair
 from waltap.pipeline.engine.preflight import checks
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
+from waltap.ports.offsets.gaps import RereadTable
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.source.connector import PreflightCheck
@@ -331,6 +333,19 @@ class PipelineRig:
         with connected(profile, host) as (connector, stages):
             found = checks(stages, connector, locked=False)
         return {each.name: each for each in found if each.verdict in {"error", "warning"}}
+
+    def repair(self, patience_s: float = 1.0) -> dict[str, RereadTable]:
+        """Read again what a gap left out, as ``waltap repair`` does."""
+        host, _ = self.host()
+        repair = GapRepair(self.profile(host), host, patience_s=patience_s)
+        return repair.run(lambda: 1_700_000_000_000)
+
+    def looked(self, **settings: Any) -> tuple[dict[str, PreflightCheck], list[str]]:
+        """Return the checks of ``waltap doctor`` by name, and what ``waltap plan`` says that others must do."""
+        host, _ = self.host()
+        with connected(self.profile(host, **settings), host) as (connector, stages):
+            found = {each.name: each for each in checks(stages, connector, locked=False)}
+            return found, list(connector.plan(None).by_others)
 
     @property
     def offset_file(self) -> Path:

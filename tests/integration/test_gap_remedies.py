@@ -9,7 +9,7 @@ from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import queries
 from tests.harness.sql import pipeline as to_replica
 
-from waltap.pipeline.api.repair import GapRepair, RepairIncomplete
+from waltap.pipeline.api.repair import RepairIncomplete
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
 
@@ -37,9 +37,8 @@ def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline):
     run(pipeline)
     pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     pipeline.database.execute("DELETE FROM t WHERE id > 1")
-    host, _ = pipeline.host()
     with pytest.raises(RepairIncomplete):
-        GapRepair(pipeline.profile(host), host, patience_s=1.0).run(lambda: 0)
+        pipeline.repair()
 
     def differs() -> bool:  # a pipeline that is behind for these seconds gives no verdict
         return pipeline.command("verify", "FILE", "--patience", "2").returncode == 1

@@ -9,9 +9,9 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.sql import pipeline as to_replica
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.pipeline.api.repair import GapRepair, RepairIncomplete
+from waltap.pipeline.api.repair import RepairIncomplete
 from waltap.pipeline.runtime.lock import PipelineRunning
-from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd, RereadTable
+from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd
 from waltap_postgres.errors import PositionGap, SlotMissing
 
 
@@ -37,12 +37,6 @@ def lose(pipeline: PipelineRig) -> None:
     )
 
 
-def repaired(pipeline: PipelineRig) -> dict[str, RereadTable]:
-    host, _ = pipeline.host()
-    repair = GapRepair(pipeline.profile(host), host, patience_s=1.0)  # what was lost stays so
-    return repair.run(lambda: 1_700_000_000_000)
-
-
 def rows(pipeline: PipelineRig, table: str) -> dict[int, str]:
     found = pipeline.destination.table(table).values()
     return {int(row["id"]): str(row.get("v")) for row in found}
@@ -58,7 +52,7 @@ def test_what_a_gap_left_out_is_read_anew(pipeline):
     assert parse_lsn(gap.begin.lsn) < parse_lsn(gap.end.lsn)
     assert gap.begin.time < before < gap.end.time
     assert rows(pipeline, "t") == {1: "a", 2: "b", 3: "c"}
-    found = repaired(pipeline)
+    found = pipeline.repair()
     assert {name: each.rows for name, each in found.items()} == {"public.t": 4, "public.u": 2}
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}
     (closed,) = gaps(pipeline).all()
@@ -71,7 +65,7 @@ def test_what_a_gap_left_out_is_read_anew(pipeline):
 def test_a_gap_that_no_run_has_met_yet_is_found_by_the_repair(pipeline):
     lose(pipeline)
     assert gaps(pipeline).all() == []
-    assert set(repaired(pipeline)) == {"public.t", "public.u"}
+    assert set(pipeline.repair()) == {"public.t", "public.u"}
     assert [gap.open for gap in gaps(pipeline).all()] == [False]
 
 
@@ -89,7 +83,7 @@ def test_writers_beside_the_repair_lose_nothing(pipeline):
             database.execute("INSERT INTO t VALUES (%s, 'z')", 1000 + len(at))
 
     pipeline.destination.before_write = write
-    repaired(pipeline)
+    pipeline.repair()
     pipeline.destination.before_write = lambda _batch: None
     pipeline.catch_up()
     wanted = dict(database.execute("SELECT id, v FROM t"))
@@ -106,7 +100,7 @@ def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline):
         pipeline.run()
     (gap,) = gaps(pipeline).open()
     assert gap.code == "WT-6101"
-    repaired(pipeline)
+    pipeline.repair()
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
@@ -118,7 +112,7 @@ def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline):
     with pytest.raises(SlotMissing):
         pipeline.run()
     with pytest.raises(RepairIncomplete, match=r"public\.keyless was not read: it has no key"):
-        repaired(pipeline)
+        pipeline.repair()
     assert len(gaps(pipeline).open()) == 1
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}  # what could be read is there
 
@@ -129,14 +123,14 @@ def test_a_table_that_is_gone_needs_no_repair(pipeline, gone):
     with pytest.raises(SlotMissing):
         pipeline.run()
     pipeline.database.execute(f"DROP TABLE {', '.join(gone)}")
-    assert set(repaired(pipeline)) == {"public.t", "public.u"}.difference(gone)
+    assert set(pipeline.repair()) == {"public.t", "public.u"}.difference(gone)
     (closed,) = gaps(pipeline).all()
     assert f"No longer captured, and not read: {', '.join(gone)}." in closed.remark
 
 
 def test_a_repair_beside_the_pipeline_is_refused(pipeline):
     with pipeline.running(), pytest.raises(PipelineRunning):
-        repaired(pipeline)
+        pipeline.repair()
 
 
 def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(database, tmp_path):
@@ -148,7 +142,7 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(databa
     pipeline.catch_up()
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     database.psql("UPDATE t SET v = 'B' WHERE id = 2; INSERT INTO t VALUES (4, 'd')")
-    found = repaired(pipeline)
+    found = pipeline.repair()
     assert {name: (each.rows, each.compared) for name, each in found.items()} == {
         "public.t": (4, True),
         "public.u": (0, True),
@@ -158,10 +152,10 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(databa
     database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
     database.execute("DELETE FROM t WHERE id = 3")
     with pytest.raises(RepairIncomplete, match=r"public\.t was read.*\(id=3\).*\.sql names all"):
-        repaired(pipeline)
+        pipeline.repair()
     assert len(gaps(pipeline).open()) == 1
     database.execute("DELETE FROM replica.t WHERE id = 3")
-    assert {each.rows for each in repaired(pipeline).values()} == {0}
+    assert {each.rows for each in pipeline.repair().values()} == {0}
     assert gaps(pipeline).open() == []
 
 

@@ -10,9 +10,7 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
-from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.engine.preflight import checks
 from waltap.ports.source.connector import PreflightCheck
 
 ROLE = "hosted"
@@ -38,14 +36,9 @@ def shop(cluster) -> Database:
 def looked(
     shop: Database, folder: Path, **settings: Any
 ) -> tuple[dict[str, PreflightCheck], list[str]]:
-    """Return the checks of `waltap doctor` by name, and what `waltap plan` says that others must do."""
     given = {name.replace("__", "."): value for name, value in settings.items()}
     given = {"database.user": ROLE, "publication.autocreate.mode": "disabled", **given}
-    pipeline = PipelineRig(shop, folder, given)
-    host, _ = pipeline.host()
-    with connected(pipeline.profile(host), host) as (connector, stages):
-        found = {each.name: each for each in checks(stages, connector, locked=False)}
-        return found, list(connector.plan(None).by_others)
+    return PipelineRig(shop, folder, given).looked()
 
 
 def group(name: str) -> tuple[str, str]:

@@ -11,10 +11,8 @@ import pytest
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
-from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap.pipeline import Limits
-from waltap.pipeline.engine.preflight import checks
 from waltap_postgres.errors import FailoverUnavailable
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/postgresql.md").read_text()
@@ -190,14 +188,11 @@ def failing(pipeline: PipelineRig) -> WaltapError:
 
 def doctors(pipeline: PipelineRig) -> tuple[list[WaltapError], list[str]]:
     """Return what `waltap doctor` finds wrong, and what `waltap plan` says that others must do."""
-    host, _ = pipeline.host()
-    profile = pipeline.profile(host)
     try:
-        with connected(profile, host) as (connector, stages):
-            found = [each.error for each in checks(stages, connector, locked=False) if each.error]
-            return found, list(connector.plan(None).by_others)
+        found, others = pipeline.looked()
     except WaltapError as error:
         return [error], [error.advice()]
+    return [each.error for each in found.values() if each.error], others
 
 
 @pytest.mark.parametrize("what", LACKING)

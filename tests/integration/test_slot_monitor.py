@@ -11,7 +11,6 @@ from tests.harness.servers.postgres import Cluster, Database
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
-from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.services.monitor.status import SlotHealth
 from waltap.services.slot_monitor import SlotGivenUp
@@ -281,8 +280,7 @@ def test_a_slot_that_the_server_gave_up_names_the_reason(pipeline, database, way
         pipeline.run()
     pipeline.offset_file.write_bytes(kept)
     if way == "repair":
-        host, _ = pipeline.host()
-        GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000)
+        pipeline.repair()
         pipeline.catch_up()
     else:
         pipeline.catch_up(**{"snapshot.mode": "when_needed"})

@@ -18,7 +18,6 @@ from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.errors import RetryVerdict
 from waltap.pipeline import Limits
-from waltap.pipeline.api.repair import GapRepair
 from waltap.ports.offsets.offset import Offset
 from waltap_postgres import connector
 from waltap_postgres.errors import (
@@ -429,11 +428,6 @@ def test_a_replica_identity_that_is_set_needs_no_lock(pipeline):
 # --- servers restored from a copy; WAL that is gone: test_slot_monitor.py ---------------------------------------------------------
 
 
-def repaired(pipeline: PipelineRig) -> set[str]:
-    host, _ = pipeline.host()
-    return set(GapRepair(pipeline.profile(host), host).run(lambda: 1_700_000_000_000))
-
-
 class CopiedServer:
     """A server whose disk can be put back to a copy of it; of a base backup, which has no slots."""
 
@@ -471,7 +465,7 @@ def test_a_server_restored_from_a_base_backup(private_server, tmp_path):
     with pytest.raises(PositionAhead, match=r"run FILE --set snapshot\.mode=when_needed"):
         pipeline.run()
     with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
-        repaired(pipeline)
+        pipeline.repair()
     reported = pipeline.doctor()
     assert reported["start"].error.code == "WT-6103"
     assert "repair FILE` reads" not in reported["gaps"].remedy
@@ -517,7 +511,7 @@ def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(put
     assert put_back.offset() == before
     assert put_back.doctor()["start"].error.code == "WT-6105"
     with pytest.raises(ServerRestored, match=r"waltap repair FILE` cannot"):
-        repaired(put_back)
+        put_back.repair()
     put_back.catch_up(**WHEN_NEEDED)
     put_back.deliver("INSERT INTO t VALUES (30000)")
     rows = {number for (number,) in put_back.database.execute("SELECT id FROM t")}
