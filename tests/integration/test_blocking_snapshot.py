@@ -256,21 +256,6 @@ def test_a_table_that_is_renamed_while_its_snapshot_opens_is_not_read_under_its_
     assert "no such table is captured" in warnings(caplog)
 
 
-def test_a_locked_table_is_read_after_the_lock(pipeline, database):
-    """The stream continues meanwhile. Reading a default waits for the lock, too."""
-    database.execute("ALTER TABLE t ALTER v SET DEFAULT 'v'")
-    with pipeline.running() as run, database.connect() as other:
-        other.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1000)")
-        ask(pipeline, "t")
-        for number in range(1000, 1010):
-            database.execute("INSERT INTO u VALUES (%s)", number)
-            run.until(lambda n=number: n in pipeline.destination.ids("u", "c"), "the stream")
-        other.execute("COMMIT")
-        run.until(lambda: completed(run), "the snapshot")
-    assert rows(pipeline, "t") == [1000]
-    assert [event.op for event in pipeline.destination.of("t")][-2:] == ["c", "r"]
-
-
 def test_a_refused_snapshot_leaves_no_lock(pipeline, monkeypatch, caplog):
     statements = ["LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE"]
     monkeypatch.setattr(SnapshotOptions, "locks", lambda _self, _targets: statements)

@@ -108,10 +108,11 @@ def test_eight_readers_under_load_see_one_moment(bank, pipeline, slot, monkeypat
 
 
 def test_tables_come_one_after_the_other_and_whole(bank, pipeline):
-    bank.execute("CREATE TABLE empty (id int PRIMARY KEY); ANALYZE")
+    statements = ["CREATE TABLE empty (id int PRIMARY KEY)", "ANALYZE"]
     for number in range(150):
-        bank.execute(f"CREATE TABLE small{number:03} (id int PRIMARY KEY)")
-        bank.execute(f"INSERT INTO small{number:03} VALUES (1), (2)")
+        made = f"CREATE TABLE small{number:03} (id int PRIMARY KEY)"
+        statements += [made, f"INSERT INTO small{number:03} VALUES (1), (2)"]
+    bank.run(*statements)
     settings = {"snapshot.max.threads": 4, "snapshot.max.threads.multiplier": 3}
     pipeline.settings |= settings
     with pipeline.running():
@@ -135,7 +136,6 @@ def test_tables_come_one_after_the_other_and_whole(bank, pipeline):
 @pytest.mark.parametrize(
     ("order", "expected", "threads"),
     [
-        ("ascending", ["c", "a", "d", "b"], 1),
         ("ascending", ["c", "a", "d", "b"], 3),
         ("descending", ["b", "d", "a", "c"], 3),
         ("disabled", ["a", "b", "c", "d"], 1),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.harness import pipeline as harness
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import PipelineRig
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import WaltapError
@@ -423,27 +423,3 @@ def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world, threads):
     assert {table: set(world.read(table)) for table in "ab"} == {"a": ALL, "b": ALL}
     assert [piece.opens for piece in world.taken].count(True) == 1, "it was taken anew"
     assert [piece.resumed for piece in world.taken].count(True) == 1
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_an_exported_snapshot_that_is_lost_is_made_anew(world, threads):
-    """The connection that made the slot ends, and with it the snapshot that it exports."""
-    database, left = world.database, ["once"]
-    ours = "FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
-
-    class EndsTheExporter:
-        @hookimpl
-        def on_slot(self, event: str) -> None:
-            if event == "created" and left:
-                left.clear()
-                database.execute(f"SELECT pg_terminate_backend(pid) {ours}")
-                until(lambda: not database.execute(f"SELECT 1 {ours}"), "the connection's end")
-
-    with world.pipeline.running(EndsTheExporter(), **{"snapshot.max.threads": threads}) as run:
-        ((error, retried),) = run.notices.failures
-        database.execute("INSERT INTO a VALUES (1000, 0, 'streamed')")
-        run.until(lambda: 1000 in world.pipeline.destination.ids("a"), "the change")
-    assert "the exported snapshot is gone" in str(error)
-    assert retried
-    for table in TABLES:
-        assert world.read(table) == Counter(ALL)

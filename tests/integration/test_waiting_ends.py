@@ -53,10 +53,14 @@ def ours(database: Database) -> list[Any]:
     )
 
 
-def stops(run: Run) -> None:
-    """Stop; it is a clean end, soon, and leaves nothing on the server that works for nobody."""
+def ends_soon(run: Run) -> None:
     run.engine.stop()
     until(lambda: run.ended, "the end", within=STOP_S)
+
+
+def stops(run: Run) -> None:
+    """Stop; it is a clean end, soon, and leaves nothing on the server that works for nobody."""
+    ends_soon(run)
     run.raise_error()
     until(lambda: not ours(run.pipeline.database), "our connections to go")  # type: ignore[arg-type]
 
@@ -150,8 +154,7 @@ def test_a_stop_ends_a_connection_to_a_black_hole(pipeline):
         with pipeline.running(ready=False, **settings) as run:
             connection, _ = hole.accept()
             with connection:
-                run.engine.stop()
-                until(lambda: run.ended, "the end", within=STOP_S)
+                ends_soon(run)
 
 
 @pytest.fixture
@@ -179,8 +182,7 @@ def test_a_stop_ends_the_wait_for_a_name_server(pipeline, monkeypatch):
     try:
         with pipeline.running(ready=False, **settings) as run:
             run.until(asked.is_set, "the resolver to be asked")
-            run.engine.stop()
-            until(lambda: run.ended, "the end", within=STOP_S)
+            ends_soon(run)
     finally:
         answer.set()
 
@@ -191,8 +193,7 @@ def test_a_stop_ends_queries_over_a_link_that_passes_nothing(pipeline, database,
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
         proxy.swallow(all_of_them=True)
-        run.engine.stop()
-        until(lambda: run.ended, "the end", within=STOP_S)
+        ends_soon(run)
 
 
 def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(pipeline, database, proxy):
@@ -204,8 +205,7 @@ def test_a_slot_is_dropped_whose_walsender_does_not_see_that_it_was_left(pipelin
             pipeline.slot,
         )
         proxy.swallow(only=port)
-        run.engine.stop()
-        until(lambda: run.ended, "the end", within=STOP_S)
+        ends_soon(run)
     assert database.slots() == {}
 
 
