@@ -589,6 +589,9 @@ def test_rights_that_are_lacking_or_taken_away_are_reported(database, postgres):
         source.insert(PEOPLE, ["2", "b", None])
         with pytest.raises(SqlRefused, match="permission denied for table people"):
             target.write(batch(source.commit()))
+        database.execute(f"ALTER ROLE {name} NOLOGIN")
+        with pytest.raises(SqlRefused, match="Check user and password"):
+            place.opened()
 
 
 def test_a_check_makes_nothing(postgres):

@@ -726,13 +726,10 @@ def _called(error: BaseException) -> str:
 
 # Messages of a server that refuses a login; the driver gives no SQLSTATE for them.
 REFUSALS: Final = (
-    "authentication failed",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "permission denied",
+    r"FATAL:.*(authentication failed|no pg_hba\.conf entry|does not exist|permission denied|"
+    r"not permitted to log in)"
 )
 
 
 def _refused(error: BaseException) -> bool:
-    text = str(error)
-    return "FATAL:" in text and any(words in text for words in REFUSALS)
+    return re.search(REFUSALS, str(error), re.DOTALL) is not None
