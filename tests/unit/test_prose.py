@@ -1,5 +1,8 @@
 """The check of names and prose: each fault is found, and plain text passes."""
 
+import re
+from pathlib import Path
+
 import pytest
 from scripts.prose import (
     BANNED,
@@ -125,3 +128,24 @@ def test_each_word_is_found_in_a_name_and_has_advice(word):
 def test_each_shape_has_one_alternative_group_and_advice(shape):
     assert BANNED[shape]
     assert "(" not in shape.replace("(?:", ""), "another group would shift the advice"
+
+
+ROOT = Path(__file__).parents[2]
+WORDS = re.compile(r"yugabyte|yboutput|\byb_|\bybdb", re.IGNORECASE)
+KNOW = (
+    "plugins/yugabyte/",
+    "plugins/decoders/",
+)
+
+
+def test_no_word_of_yugabytedb_stands_elsewhere():
+    sources = [*ROOT.glob("framework/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+    found = [
+        f"{place}:{number}: {line.strip()}"
+        for path in sources
+        if not (place := str(path.relative_to(ROOT))).startswith(KNOW)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if WORDS.search(line)
+    ]
+    assert len(sources) > 300
+    assert found == []
