@@ -20,9 +20,6 @@ from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError, PropertyProblem
 from waltap.plugins.host import Host
 
-# --- every property of Debezium's PostgreSQL connector 3.6, of its engine and of a Connect source connector is
-
-
 PEER = Path(__file__).parents[2] / "differential"
 RECORDED = json.loads((PEER / "debezium_properties.json").read_text())
 NAMES = {name for group in RECORDED.values() for name in group}

@@ -37,9 +37,6 @@ from waltap_sinks.changelog.progress import CaptureGapFile
 from waltap_testing.crash import KillPoint, in_child
 from waltap_testing.offset_store_suite import TWO
 
-# --- the files of a pipeline's state folder: what this version writes, and what it reads of earlier ones
-
-
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "state"
 

@@ -1,7 +1,10 @@
 """The sink ``files``: what is promised is in its files, which are below its folder."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -19,16 +22,23 @@ from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 
 
-def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path):
-    given = {"path": str(tmp_path / "files"), "file.format": "parquet"}
-    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
+def opened(folder: Path, given: dict[str, str], **more: Any) -> FilesSink:
+    properties = FilesProperties.model_validate({"path": str(folder / "files"), **given})
+    sink = FilesSink(properties, context(folder, **more))
     sink.open()
+    return sink
+
+
+PARQUET = {"file.format": "parquet"}
+
+
+def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path):
     source = Model()
     source.truncate(relation("public.orders", [("id", "int4")]))
     part = source.commit()
-    sink.write(batch(part))
-    promised = sink.flush()
-    sink.close()
+    with closing(opened(tmp_path, PARQUET)) as sink:
+        sink.write(batch(part))
+        promised = sink.flush()
     assert promised
     assert Positions.of(promised, "")[""].end_lsn == part.end_lsn
     (file,) = (tmp_path / "files").glob("table=*/date=*/*.parquet")
@@ -37,29 +47,23 @@ def test_a_change_without_a_byte_is_in_a_file_when_it_is_promised(tmp_path):
 
 @pytest.mark.parametrize("topic", [".", "..", "../..", "..."])
 def test_a_topic_of_a_row_leads_to_no_folder_but_its_own(tmp_path, topic):
-    given = {"path": str(tmp_path / "files"), "layout": "{topic}", "compression": "none"}
-    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path))
-    sink.open()
     records = [Record(topic, b"{}", b"{}")]
-    sink.write(Batch(parts=[], position=Position(1), events=1, records=records))
-    sink.flush()
-    sink.close()
+    with closing(opened(tmp_path, {"layout": "{topic}", "compression": "none"})) as sink:
+        sink.write(Batch(parts=[], position=Position(1), events=1, records=records))
+        sink.flush()
     (file,) = tmp_path.rglob("*.jsonl")
     assert file.parent.parent == tmp_path / "files"
 
 
 def test_tables_that_share_a_topic_have_a_folder_each(tmp_path):
-    given = {"path": str(tmp_path / "files"), "file.format": "parquet", "layout": "table={table}"}
     capture = CaptureRules(CaptureProperties.model_validate({"topic.prefix": "shop"}))
     assert capture.topic("public", "ж") == capture.topic("public", "я")
-    sink = FilesSink(FilesProperties.model_validate(given), context(tmp_path, capture=capture))
-    sink.open()
     source = Model()
     for name in ("ж", "я"):
         source.insert(relation(f"public.{name}", [("id", "int4")]), ["1"])
-    sink.write(batch(source.commit()))
-    sink.flush()
-    sink.close()
+    with closing(opened(tmp_path, PARQUET | {"layout": "table={table}"}, capture=capture)) as sink:
+        sink.write(batch(source.commit()))
+        sink.flush()
     folders = {unquote(file.parent.name) for file in tmp_path.rglob("*.parquet")}
     assert folders == {"table=public.ж", "table=public.я"}
 
@@ -70,25 +74,19 @@ def test_a_start_leaves_nothing_of_a_flush_that_broke_off(tmp_path):
     changes = batch(source.commit())
     for writes in count():
         folder = tmp_path / f"{writes}"
-        given = {"path": str(folder / "files"), "file.format": "parquet"}
-        properties = FilesProperties.model_validate(given)
         left = iter(range(writes))
 
         def may_write(left: Iterator[int] = left) -> None:
             if next(left, None) is None:
                 raise LeaseLost("another process has it")
 
-        sink = FilesSink(properties, context(folder, may_write=may_write))
-        sink.open()
-        sink.write(changes)
-        try:
-            sink.flush()
-            break
-        except LeaseLost:
-            sink.close()
-        sink = FilesSink(properties, context(folder))
-        sink.open()
-        sink.close()
+        with closing(opened(folder, PARQUET, may_write=may_write)) as sink:
+            sink.write(changes)
+            try:
+                sink.flush()
+                break
+            except LeaseLost:
+                pass
+        opened(folder, PARQUET).close()
         assert list(folder.glob("files/table=*/date=*/*")) == []
     assert writes > 4
-    sink.close()
