@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,23 @@ def test_spark_without_java(pipeline):
         assert done.returncode != 0
         assert "WT-5201" in done.stdout + done.stderr
     assert pipeline.database.slots() == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "library", "settings"),
+    [
+        ("webhook", "httpx", {"notification.enabled.channels": "webhook", "notification.webhook.url": "http://h/"}),
+        ("monitor", "prometheus_client", {"waltap.http": "127.0.0.1:0"}),
+        ("otel", "opentelemetry.exporter", {"waltap.otel.endpoint": "http://h"}),
+        ("openlineage", "openlineage.client", {"waltap.openlineage.to": "lineage.jsonl"}),
+    ],
+)  # fmt: skip
+def test_a_missing_library_that_only_a_run_imports(pipeline, extra, library, settings, monkeypatch):
+    assert extra not in pipeline.doctor(**settings)
+    for name in [each for each in sys.modules if f"{each}.".startswith(f"{library}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    assert f"pip install 'waltap[{extra}]'" in pipeline.doctor(**settings)[extra].remedy
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir() or os.geteuid() != 0, reason="needs a mount")

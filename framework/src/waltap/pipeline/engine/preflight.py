@@ -8,10 +8,11 @@ not refuse a start, which waits for it later.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from typing import Final, TypeVar
 
 from waltap.base.files.location import refusal
-from waltap.base.plugin_errors import interrupts, usable
+from waltap.base.plugin_errors import LibraryMissing, interrupts, needing, usable
 from waltap.base.text import in_brief, size
 from waltap.config.name_patterns import CatalogNames, UnmatchedPattern, unmatched
 from waltap.config.profile import Profile
@@ -94,6 +95,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     for branch in stages.branches:
         found += _of_branch(stages, branch)
     found += _of_notifications(stages)
+    found += _of_libraries(stages.profile)
     found += _delivered_to_another(stages, offset)
     if locked:
         with connector.once():
@@ -350,6 +352,24 @@ def _of_notifications(stages: PipelineStages) -> Iterator[PreflightCheck]:
             "takes the changes themselves: it has no records for notifications to be among",
             remedy="take sink out of notification.enabled.channels; log is another channel",
         )
+
+
+def _of_libraries(profile: Profile) -> Iterator[PreflightCheck]:
+    """Check the libraries that a run alone imports."""
+    wanted = profile.engine
+    channels = {each.spec.name for each in profile.notification_channels}
+    for extra, is_used, library in (
+        ("webhook", "webhook" in channels, "httpx"),
+        ("monitor", wanted.http, "prometheus_client"),
+        ("otel", wanted.otel_endpoint, "opentelemetry.exporter.otlp.proto.http"),
+        ("openlineage", wanted.lineage_to, "openlineage.client"),
+    ):
+        try:
+            if is_used:
+                with needing(f"the profile needs {library}", extra=extra):
+                    import_module(library)
+        except LibraryMissing as error:
+            yield PreflightCheck.failed(extra, error)
 
 
 def _delivered_to_another(
