@@ -202,6 +202,6 @@ def _key_patterns(text: str) -> list[re.Pattern[str]]:
     for entry in text.split(";"):
         match = KEY_ENTRY.fullmatch(entry)
         if match is not None:
-            table = match[1].strip()
-            out += [java_pattern(f"{table}.{column.strip()}") for column in match[2].split(",")]
+            # as in Debezium, a blank before the colon belongs to the table's pattern
+            out += [java_pattern(f"{match[1]}.{column.strip()}") for column in match[2].split(",")]
     return out

@@ -415,7 +415,7 @@ class CaptureProperties(Properties):
                 if match is None:
                     raise ValueError(f"not table:column,…: {entry.strip()!r}")
                 for column in match[2].split(","):
-                    java_pattern(f"{match[1].strip()}.{column.strip()}")
+                    java_pattern(f"{match[1]}.{column.strip()}")
         return value
 
     @field_validator("unavailable_value_placeholder")
