@@ -26,3 +26,9 @@ from waltap_transforms.java.dates import SimpleDateFormat
 def test_a_text_is_read_as_java_reads_it(pattern, text, expected):
     found = SimpleDateFormat(pattern).parse(text)
     assert found == datetime(*expected, tzinfo=UTC).timestamp() * 1000
+
+
+@pytest.mark.parametrize("zone", ["West Kazakhstan Time", "Western European Standard Time", "Zulu"])
+def test_a_name_that_begins_as_another_zone_is_refused(zone):
+    with pytest.raises(ValueError, match="does not match"):
+        SimpleDateFormat("HH z").parse(f"12 {zone}")

@@ -40,7 +40,9 @@ _ZONES = {
     "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
     "HST": -600,
 }  # fmt: skip
-_ZONE = re.compile(rf"(?:GMT)?([+-])(\d{{1,2}}):?(\d{{2}})?|{'|'.join(_ZONES)}", re.IGNORECASE)
+# A long name, such as West Kazakhstan Time, may begin with another zone's short one.
+_NAME = rf"(?:{'|'.join(_ZONES)})(?![a-z]|(?: [a-z]+)+ time)"
+_ZONE = re.compile(rf"(?:GMT)?([+-])(\d{{1,2}}):?(\d{{2}})?|{_NAME}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
