@@ -72,6 +72,7 @@ def test_columns_of_values(properties, indexes):
         ("public.people:age,id", (3, 0)),
         (" (.*).people: MAIL ; other:x", (2,)),
         ("public.people :mail", (0,)),
+        ("public.others,public.people:name", (1,)),
         ("public.people:name,name", (1,)),
         ("public.others:name", (0,)),
         ("public.people:nothing", (0,)),

@@ -11,8 +11,8 @@ from functools import lru_cache
 from waltap.base.cache import BoundedDict
 from waltap.base.plugin_errors import usable
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
-from waltap.changes.capture.java_regex import NameMatcher, java_pattern
-from waltap.changes.capture.properties import KEY_ENTRY, CaptureProperties
+from waltap.changes.capture.java_regex import NameMatcher
+from waltap.changes.capture.properties import CaptureProperties, key_patterns
 from waltap.changes.capture.topic_naming import (
     TopicNaming,
     field_namer,
@@ -78,7 +78,7 @@ class CaptureRules:
         self._table = _listed(properties.table_include, properties.table_exclude)
         self._column = _listed(properties.column_include, properties.column_exclude)
         self._transforms = ColumnTransforms.of(properties)
-        self._keys = _key_patterns(properties.message_key_columns or "")
+        self._keys = key_patterns(properties.message_key_columns or "")
         self.signal_table = properties.signal_table
         self._known = BoundedDict[tuple[str, str], bool](MAX_ANSWERS)
 
@@ -191,17 +191,3 @@ def _type_options(properties: CaptureProperties) -> TypeOptions:
     # A dead letter begins with an error, which the engine catches.
     failure = "fail" if failure == "dead_letter" else failure
     return TypeOptions(**same, event_converting_failure_handling_mode=failure)
-
-
-def _key_patterns(text: str) -> list[re.Pattern[str]]:
-    """Return a pattern of schema.table.column for each configured key column.
-
-    ``text`` is ``message.key.columns``.
-    """
-    out = []
-    for entry in text.split(";"):
-        match = KEY_ENTRY.fullmatch(entry)
-        if match is not None:
-            # as in Debezium, a blank before the colon belongs to the table's pattern
-            out += [java_pattern(f"{match[1]}.{column.strip()}") for column in match[2].split(",")]
-    return out

@@ -20,7 +20,13 @@ from waltap.base.property import (
     declare,
     declare_family,
 )
-from waltap.changes.capture.java_regex import MaybePattern, PatternList, check_family, java_pattern
+from waltap.changes.capture.java_regex import (
+    MaybePattern,
+    PatternList,
+    check_family,
+    java_pattern,
+    split_patterns,
+)
 from waltap.changes.decode.relation import name_parts
 
 Adjustment = Literal["none", "avro", "avro_unicode"]
@@ -29,6 +35,23 @@ LONGEST_MASK = 1_000_000
 
 # One entry of `message.key.columns`: table pattern, columns.
 KEY_ENTRY = re.compile(r"\s*([^:]+):([^:,]+(?:,[^:,]+)*)\s*")
+
+
+def key_patterns(text: str) -> list[re.Pattern[str]]:
+    """Return a pattern of schema.table.column for each column of `message.key.columns`.
+
+    Raises: ValueError.
+    """
+    found: list[re.Pattern[str]] = []
+    for entry in filter(str.strip, text.split(";")):
+        match = KEY_ENTRY.fullmatch(entry)
+        if match is None:
+            raise ValueError(f"not table:column,…: {entry.strip()!r}")
+        # As in Debezium, a blank before the colon is the table's, and a comma separates patterns.
+        for column in match[2].split(","):
+            found += map(java_pattern, split_patterns(f"{match[1]}.{column.strip()}"))
+    return found
+
 
 HASH = r"([^.]+)\.with\.salt\.(.+)"
 _PAIRS = (
@@ -409,13 +432,7 @@ class CaptureProperties(Properties):
     @field_validator("message_key_columns")
     @classmethod
     def _keys(cls, value: str | None) -> str | None:
-        for entry in (value or "").split(";"):
-            if entry.strip():
-                match = KEY_ENTRY.fullmatch(entry)
-                if match is None:
-                    raise ValueError(f"not table:column,…: {entry.strip()!r}")
-                for column in match[2].split(","):
-                    java_pattern(f"{match[1]}.{column.strip()}")
+        key_patterns(value or "")
         return value
 
     @field_validator("unavailable_value_placeholder")
