@@ -38,10 +38,7 @@ KEY_ENTRY = re.compile(r"\s*([^:]+):([^:,]+(?:,[^:,]+)*)\s*")
 
 
 def key_patterns(text: str) -> list[re.Pattern[str]]:
-    """Return a pattern of schema.table.column for each column of `message.key.columns`.
-
-    Raises: ValueError.
-    """
+    """Return a pattern for each column of `message.key.columns`. Raises: ValueError."""
     found: list[re.Pattern[str]] = []
     for entry in filter(str.strip, text.split(";")):
         match = KEY_ENTRY.fullmatch(entry)
