@@ -128,6 +128,20 @@ def test_a_table_has_its_rows_while_keys_move_beside_snapshots(pipeline, tmp_pat
     equal_beside_snapshots(pipeline, tmp_path, portions, write, write, write)
 
 
+def stop_in_a_snapshot(pipeline: PipelineRig) -> None:
+    """Ask for rows in a run that is stopped when their first ones come."""
+    with pipeline.running() as run:
+
+        def stop(batch: Batch) -> None:
+            if any(isinstance(part, SnapshotRows) for part in batch.parts):
+                run.engine.stop()
+
+        pipeline.destination.before_write = stop
+        ask(pipeline, "t")
+        run.join()
+    pipeline.destination.before_write = lambda _batch: None
+
+
 def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline):
     """The batch that is written then goes on behind the place of the rows."""
     database, portions = pipeline.database, RoundPortions(500)
@@ -140,16 +154,7 @@ def test_a_stop_inside_a_snapshot_loses_nothing_of_the_stream(pipeline):
     with meanwhile(write):
         for _ in range(5):
             portions.add()
-            with pipeline.running() as run:
-
-                def stop(batch: Batch, run: Run = run) -> None:
-                    if any(isinstance(part, SnapshotRows) for part in batch.parts):
-                        run.engine.stop()
-
-                pipeline.destination.before_write = stop
-                ask(pipeline, "t")
-                run.join()
-    pipeline.destination.before_write = lambda _batch: None
+            stop_in_a_snapshot(pipeline)
     pipeline.catch_up()
     delivered = set(pipeline.destination.ids("u", "c"))
     ((last,),) = database.execute("SELECT max(id) FROM u")
@@ -300,17 +305,8 @@ def test_tables_that_a_second_signal_adds_are_read_too(pipeline):
 
 
 def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline):
-    with pipeline.running() as run:
-
-        def stop(batch: Batch) -> None:
-            if any(isinstance(part, SnapshotRows) for part in batch.parts):
-                run.engine.stop()
-
-        pipeline.destination.before_write = stop
-        ask(pipeline, "t")
-        run.join()
+    stop_in_a_snapshot(pipeline)
     assert 0 < len(rows(pipeline, "t")) < 300
-    pipeline.destination.before_write = lambda _batch: None
     pipeline.destination.events.clear()
     with pipeline.running() as run:
         run.until(lambda: completed(run), "the snapshot")

@@ -120,6 +120,7 @@ MAIN: Final = {
     "tests/conformance/test_kafka_conforms.py": "mixed",
     "tests/integration/test_names_mean_another.py": "pgoutput",
     "tests/integration/test_relations_described.py": "pgoutput",
+    "tests/integration/test_locked_tables.py": "row filter",
     "tests/integration/test_new_tables.py": "pgoutput",
     "tests/integration/test_verify.py": "postgres",
     "tests/integration/test_sql_ignored.py": "postgres",
