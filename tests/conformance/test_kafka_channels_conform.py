@@ -1,6 +1,7 @@
 """The channels of Kafka keep the kit's promises on a real broker."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -114,6 +115,7 @@ def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_other
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": prefix})
     producer.init_transactions(WAIT_SECONDS)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    deadline = time.monotonic() + WAIT_SECONDS
     for end in (producer.abort_transaction, producer.commit_transaction):
         producer.begin_transaction()
         producer.produce(topic, signal_value(end.__name__), prefix)
@@ -124,6 +126,7 @@ def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_other
     assert received(channel) == ["commit_transaction"]
     assert channel.poll() == []
     channel.close()
+    assert time.monotonic() < deadline
 
 
 class LostAnswer:
