@@ -1,13 +1,15 @@
 """What tables are called in a catalogue, how their files are divided, columns that the source drops, shared targets."""
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.changelog import relation
-from tests.harness.spark import Rig
+from tests.harness.spark import Died, Rig, dying
 
 from waltap_spark.formats.choice import FormatChoice
+from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.read.live import LiveTables
 
 # --- targets --------------------------------------------------------------------------------------
@@ -208,6 +210,33 @@ def test_a_catalogue_that_spark_does_not_have_is_reported_with_its_name(delta, t
     rig.choice = catalogue()
     rig.reopen()
     rig.apply(elsewhere)
+
+
+@pytest.mark.parametrize("left", ["nothing", "our version", "another's version"])
+def test_what_a_driver_left_that_died_as_it_made_a_table_is_removed(delta, tmp_path, left):
+    """And a table that is not its own stays; the catalogue knows neither."""
+    table = named(f"died_{left[:3]}")
+    warehouse = delta.conf.get("spark.sql.warehouse.dir").removeprefix("file:")
+    folder, away = Path(warehouse, "targets.db", table.table), tmp_path / "away"
+    rig = Rig(tmp_path, delta, catalogue(), parallel=1)
+    rig.write(table, ["1", "eu", "a"])
+    if left == "our version":
+        with pytest.raises(Died), dying((DeltaFormat, "_steps_of"), at=3):
+            rig.apply()
+        folder.rename(away)
+        delta.sql(f"DROP TABLE targets.{table.table}")
+        away.rename(folder)
+        rig.reopen()
+    elif left == "nothing":
+        (folder / "_delta_log/_staged_commits").mkdir(parents=True)
+    else:
+        delta.sql(f"CREATE TABLE delta.`{folder}` (id int) USING delta")
+    rig.apply()
+    if left == "another's version":
+        assert "NON_EMPTY_LOCATION" in rig.output.table(table.name).failed
+        assert delta.read.format("delta").load(str(folder)).columns == ["id"]
+    else:
+        rig.check(table)
 
 
 def test_a_name_that_the_catalogue_does_not_take_is_reported_and_a_rule_gives_another(

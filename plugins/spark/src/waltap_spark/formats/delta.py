@@ -86,6 +86,9 @@ APP, STEP = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.wri
 # Delta's text for a missing version, with and without an error condition.
 TRAVEL: Final = "Cannot time travel"
 
+# A new table's folder has files.
+NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+
 # A file system's text for a table without its folder.
 NO_LOG: Final = re.compile(r"/_delta_log(?: does not exist|$)", re.MULTILINE)
 
@@ -178,10 +181,37 @@ class DeltaFormat(MergingFormat):
             # A driver died before the first version; to Delta any path with files is a table.
             self._output.store.delete_folder(f"{self._folder(at)}/_delta_log")
         divided = _divided([each.column for each in layout.partition], layout.cluster)
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided}"
-            f" {table_properties(spark, at)}"
-        )
+        properties = table_properties(spark, at)
+        sql = f"CREATE TABLE IF NOT EXISTS {at} ({columns}) USING delta {divided} {properties}"
+        try:
+            spark.sql(sql)
+        except AnalysisException as error:
+            if error.getCondition() != NOT_EMPTY or not self._cleared_of(spark, error):
+                raise
+            spark.sql(sql)
+
+    def _cleared_of(self, spark: SparkSession, error: AnalysisException) -> bool:
+        """Remove the folder of a table that a driver left; return whether it was one.
+
+        The catalogue does not know the table, and it has no rows.
+        """
+        place = error.getMessageParameters()["tableLocation"]
+        jvm, session = getattr(spark, "_jvm", None), getattr(spark, "_jsparkSession", None)
+        if jvm is None or session is None:
+            return False
+        folder = jvm.org.apache.hadoop.fs.Path(place)
+        store = folder.getFileSystem(session.sessionState().newHadoopConf())
+        if [each.getPath().getName() for each in store.listStatus(folder)] != ["_delta_log"]:
+            return False
+        try:
+            rows = spark.sql(f"DESCRIBE HISTORY delta.{quoted(place)}").collect()
+        except AnalysisException as reason:
+            if not is_missing(reason):
+                raise
+            rows = []  # it died before the first version
+        notes = [CommitNote.read(row["userMetadata"]) for row in rows]
+        own = all(note is not None and note.waltap == self._identity() for note in notes)
+        return own and bool(store.delete(folder, True))
 
     def at_version(self, spark: SparkSession, target: TargetTable) -> DataFrame:
         """Return a version. Raises: FormatNotReady, TargetChanged, VersionGone."""
