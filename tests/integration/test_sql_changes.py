@@ -214,6 +214,11 @@ def test_soft_deletes_keep_the_row_and_show_when(place):
     assert [(key, micros(moment)) for key, moment in rows] == [(1, gone.commit_ts), (3, None)]
     target.write(batch(source.inserted(PEOPLE, ["1", "again", None])))
     assert place.rows("people", "id", "name", "deleted_at")[0] == ("1", "again", None)
+    source.delete(PEOPLE, ["1"])
+    target.write(batch(source.commit()))
+    source.update(PEOPLE, ["3"], ["note"], id="1")
+    target.write(batch(source.commit()))
+    assert place.rows("people", "id", "name", "deleted_at") == [("1", "b", None)]
 
 
 MODES = {

@@ -237,8 +237,11 @@ class SqlApplier:
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
         self.apply()
-        self.at = self._tables.of(shape)
-        self._rows.move(self.at, old, row)
+        table = self.at = self._tables.of(shape)
+        if table.soft is not None and shape.key_of is not None:
+            # a row that was deleted before may have the new key
+            self._target.change_keys(table, [shape.key_of(row)], where=f"{table.soft} IS NOT NULL")
+        self._rows.move(table, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
         self.apply()
