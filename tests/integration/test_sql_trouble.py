@@ -143,15 +143,15 @@ def test_behind_a_pooler_a_long_statement_is_waited_for(postgres, database, monk
 
 
 def test_a_broken_constraint_names_the_change(place):
-    place.execute(TABLE.format("name varchar(9) UNIQUE, note varchar(9)"))
-    place.execute("INSERT INTO people VALUES (5, 'mine', 'x')")
+    place.execute(TABLE.format("name varchar(10) UNIQUE, note varchar(9)"))
+    place.execute("""INSERT INTO people VALUES (5, 'my''s "own"', 'x')""")
     source, target = Model(), place.opened()
     first = source.inserted(PEOPLE, ["1", "a", None])
-    second = source.inserted(PEOPLE, ["2", "ok", None], ["3", "mine", None])
+    second = source.inserted(PEOPLE, ["2", "ok", None], ["3", 'my\'s "own"', None])
     with pytest.raises(SqlConstraintViolated) as found:
         target.write(batch(first, second))
     assert f"{lsn_text(second.commit_lsn)}, change 1" in str(found.value)
-    assert "mine" not in str(found.value)
+    assert "own" not in str(found.value)
     assert place.rows("people", "id") == [("5",)]
     assert target.flush() is None  # nothing is promised, and nothing follows
     with pytest.raises(SinkError):

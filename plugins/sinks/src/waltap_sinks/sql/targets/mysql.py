@@ -405,8 +405,9 @@ class MysqlTarget(SqlTarget):
     def error_text(self, error: BaseException) -> str:
         if error.args and error.args[0] == TOO_LARGE:
             return str(error.args[1])
-        # The server quotes values: entry 'VALUE', value: 'VALUE'.
-        return re.sub(r"(entry|value:?) '(?:[^']|'')*'", r"\1", super().error_text(error))
+        # The server quotes values, entry 'VALUE' for key, value: 'VALUE', and escapes nothing.
+        values = r"(entry|value:?) \\?'(?:.*'(?= for )|.*')"
+        return re.sub(values, r"\1", super().error_text(error))
 
 
 def _naive(value: dt.datetime) -> dt.datetime:
