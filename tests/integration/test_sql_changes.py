@@ -214,11 +214,19 @@ def test_soft_deletes_keep_the_row_and_show_when(place):
     assert [(key, micros(moment)) for key, moment in rows] == [(1, gone.commit_ts), (3, None)]
     target.write(batch(source.inserted(PEOPLE, ["1", "again", None])))
     assert place.rows("people", "id", "name", "deleted_at")[0] == ("1", "again", None)
+
+
+@pytest.mark.parametrize("mode", ["soft", "ignore"])
+def test_a_row_gets_the_key_of_a_deleted_row_that_the_target_has(place, mode):
+    source, target = Model(), place.opened(delete_mode=mode)
+    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
     source.delete(PEOPLE, ["1"])
+    source.update(PEOPLE, ["2"], ["note"], id="1")
     target.write(batch(source.commit()))
-    source.update(PEOPLE, ["3"], ["note"], id="1")
+    assert place.rows("people", "id", "name") == [("1", "b")]
+    source.update(PEOPLE, ["1"], ["note"], id="3")
     target.write(batch(source.commit()))
-    assert place.rows("people", "id", "name", "deleted_at") == [("1", "b", None)]
+    assert place.rows("people", "id", "name") == [("3", "b")]
 
 
 MODES = {

@@ -238,9 +238,11 @@ class SqlApplier:
         """Change the key of a row in place; only the target has its unsent values."""
         self.apply()
         table = self.at = self._tables.of(shape)
-        if table.soft is not None and shape.key_of is not None:
-            # a row that was deleted before may have the new key
-            self._target.change_keys(table, [shape.key_of(row)], where=f"{table.soft} IS NOT NULL")
+        if self._properties.delete_mode != "delete" and shape.key_of is not None:
+            new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
+            # A row that the source deleted may have the new key; the target can equate both keys.
+            if table.soft or self._target.holding(table, [old, new]) > 1:
+                self._target.change_keys(table, [new], where=where)
         self._rows.move(table, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
