@@ -8,6 +8,7 @@ from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig, until
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.errors import IdentityMissing
 from waltap_postgres.properties import PostgresProperties
 
 
@@ -102,6 +103,22 @@ def test_a_not_null_that_is_not_validated_is_not_of_older_rows(pipeline):
     pipeline.catch_up(**sink)
     with contextlib.closing(sqlite3.connect(target)) as rows:
         assert rows.execute("SELECT id, v FROM n ORDER BY id").fetchall() == [(1, 5), (2, 6)]
+
+
+def test_a_generated_column_in_a_replica_identity_is_refused_as_it_would_stop_updates(pipeline):
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE g (id int PRIMARY KEY, v int GENERATED ALWAYS AS (id) STORED);"
+        "ALTER TABLE g REPLICA IDENTITY FULL; INSERT INTO g VALUES (1)"
+    )
+    for mode in ("all_tables", "filtered"):
+        pipeline.settings["publication.autocreate.mode"] = mode
+        with pytest.raises(IdentityMissing, match="generated columns") as refused:
+            pipeline.catch_up(**{"publication.keyless.tables": "refuse"})
+    database.execute(refused.value.fields["sql"])
+    pipeline.catch_up(**{"publication.keyless.tables": "refuse"})
+    pipeline.deliver("UPDATE g SET id = 2")
+    assert pipeline.destination.ids("g") == [1, 2]
 
 
 def test_a_publication_dropped_while_down_is_reported(pipeline, caplog):

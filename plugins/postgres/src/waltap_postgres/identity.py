@@ -58,7 +58,8 @@ def usable_word(relation: Relation) -> str:
     It is a unique index of a table without primary key, else FULL.
     """
     if relation.usable_index is None or _has_primary(relation):
-        return "FULL"
+        # FULL does not support updates if it has a generated column.
+        return "DEFAULT" if relation.identity == "f" else "FULL"
 
     return f"USING INDEX {sql_name(relation.usable_index)}"
 

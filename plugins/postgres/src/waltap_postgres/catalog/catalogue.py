@@ -290,6 +290,11 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
         sends_row = identity_evidence(relation.identity) is IdentityEvidence.ROW
         return sends_row or any(column.in_identity for column in relation.columns)
 
+    @property
+    def generated_identity(self) -> bool:
+        """Return whether the replica identity has a generated column."""
+        return any(column.in_identity and column.generated for column in self.relation.columns)
+
 
 class PostgresCatalogue:
     """Read the catalogues over one ordinary connection.

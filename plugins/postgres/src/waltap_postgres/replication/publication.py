@@ -227,7 +227,7 @@ def plan_publication(
     if mode in {"all_tables", "no_tables"}:
         if existing is None:
             if mode == "all_tables" and properties.publication_keyless_tables == "refuse":
-                refuse_keyless([t for t in catalogue.tables() if not t.supports_updates])
+                refuse_keyless(without_updates(catalogue, name, catalogue.tables()))
             what = " FOR ALL TABLES" if mode == "all_tables" else ""
             plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
             plan.created.append(name)
@@ -283,11 +283,14 @@ def _plan_filtered(
     wanted = members(captured, via_root=via_root)
     parts = {t.relation.table_id for t in captured if t.partition and via_root}
     new = [t for t in wanted if t.relation.table_id not in (existing or set())]
-    keyless = [t for t in (new if keyless_policy == "refuse" else wanted) if not t.supports_updates]
+    keyless = without_updates(catalogue, name, new if keyless_policy == "refuse" else wanted)
     if keyless_policy == "refuse":
         refuse_keyless(keyless)
     if keyless_policy == "inserts":
-        wanted = [t for t in wanted if t.supports_updates or not (inserts_known or t in new)]
+        apart = {t.relation.oid for t in keyless}
+        wanted = [
+            t for t in wanted if t.relation.oid not in apart or not (inserts_known or t in new)
+        ]
         if inserts_known:
             plan.names = (*plan.names, name + INSERTS_SUFFIX)
             plan.inserts_only = True
@@ -305,11 +308,28 @@ def _plan_filtered(
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
 
 
+def without_updates(
+    catalogue: PostgresCatalogue, name: str, tables: Iterable[CatalogTable]
+) -> list[CatalogTable]:
+    """Return the tables that allow no UPDATE and DELETE in publication ``name``."""
+    query = (
+        "SELECT 1 FROM pg_publication p WHERE pubname = %s AND to_jsonb(p) ->> 'pubgencols' = 's'"
+    )
+    found = []
+    for table in tables:
+        # From 18 on a replica identity must have no column that is not sent.
+        lacks = table.generated_identity and catalogue.version_num >= SKIPS_MISSING
+        if not table.supports_updates or (lacks and not catalogue.query(query, (name,))):
+            found.append(table)
+    return found
+
+
 def refuse_keyless(keyless: list[CatalogTable]) -> None:
     """Raise IdentityMissing if there is a keyless table."""
     if not keyless:
         return
-    names = ", ".join(t.relation.name for t in keyless)
+    note = " (generated columns in its replica identity need publish_generated_columns = stored)"
+    names = ", ".join(t.relation.name + note * t.generated_identity for t in keyless)
     statement = " ".join(identity_sql(t.relation, usable_word(t.relation)) for t in keyless)
     raise IdentityMissing(
         f"published as they are, these tables would refuse UPDATE and DELETE: {names}",

@@ -36,6 +36,7 @@ from waltap_postgres.replication.publication import (
     published_operations,
     refuse_keyless,
     run_statements,
+    without_updates,
 )
 from waltap_postgres.replication.publication_completeness import (
     OPERATIONS,
@@ -318,7 +319,7 @@ class PublicationSet:
             table_id for table_id in table_ids if table_id not in covered and table_id not in named
         ]
         tables = {table_id: self._catalogue.table(*table_id) for table_id in new}
-        keyless = [t for t in tables.values() if t is not None and not t.supports_updates]
+        keyless = without_updates(self._catalogue, name, filter(None, tables.values()))
         if policy == "refuse":
             refuse_keyless(keyless)
         apart = {t.relation.table_id for t in keyless} if policy == "inserts" else set()
