@@ -43,6 +43,14 @@ class Lives(PipelineRig):
     def start(self, *options: object) -> Command:
         return command.start("run", "p.toml", *options, cwd=self.folder)
 
+    def beginning(self) -> Command:
+        """Start, and wait until it streams, or has ended."""
+        ready = self.folder / "ready"
+        ready.unlink(missing_ok=True)
+        process = self.start("--ready-file", "ready")
+        until(lambda: ready.exists() or process.poll() is not None, "the engine")
+        return process
+
     def until_killed(self, patience: float) -> None:
         """Start, wait for signs of life, then kill a random moment later."""
         ready = self.folder / "ready"

@@ -95,6 +95,7 @@ RARE: Final = {
     r"integration/test_spark_targets.py::test_(rows_that_stay|a_delta_that)": "unit tests of targets",
     r"integration/test_spark_delta.py::test_a_table_that_is_made": "the same on Parquet",
     r"fault/test_object_store_kill.py": "test_engine_kill.py",
+    r"fault/test_dead_letter_kill.py": "the sink suite's kills, test_dead_letters.py",
     r"fault/test_spark_executor_kills.py": "test_spark_driver_kill.py",
     r"hunt/test_hunt.py::test_nothing_is_found\[(?![45]\])": "two seeds",
     r"hunt/test_hunt.py::test_what_arrives": "hunt",
