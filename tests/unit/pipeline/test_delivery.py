@@ -269,6 +269,27 @@ def test_a_start_counts_on_inside_a_transaction(several):
     assert order.next("items") == (3, 3)
 
 
+def test_one_of_several_sinks_is_at_the_position_that_it_promised():
+    sink, far = LagsBehind(), Position(2**40)
+    branch = PositionedBranch(**Rig(sink=sink).parts)
+    branch.renew()
+    branch.continue_from(None, Positions({SOLE: Position(0x10)}))
+    batches = [
+        Batch(parts=[part], position=part.position(Position(0x10)), events=1)
+        for part in transactions(2)
+    ]
+    for batch in batches:
+        branch.write(batch)
+    for _ in range(2):
+        branch.flush()
+        assert branch.durable == {SOLE: batches[0].position}
+    sink.durable = sink.accepted
+    branch.write(Batch(parts=[], position=far, events=0))
+    for durable in (batches[1].position, far):
+        branch.flush()
+        assert branch.durable == {SOLE: durable}
+
+
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
 def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(monkeypatch, error):
     rig, (part,) = Rig(), transactions(1)

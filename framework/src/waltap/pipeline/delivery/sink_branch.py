@@ -207,8 +207,9 @@ class PositionedBranch(SinkBranch):
 
     def renew(self) -> None:
         super().renew()
-        # The last position that the sink took, and the last that it made durable, by partition.
-        self.written = self.durable = Positions()
+        # By partition, the last position that the branch took, the last with anything for the sink, and
+        # the last that the sink made durable.
+        self.written = self._given = self.durable = Positions()
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at, self.unflushed = 0.0, False
@@ -248,7 +249,7 @@ class PositionedBranch(SinkBranch):
         if stored:
             for name, position in Positions.of(stored_position, next(iter(stored))).items():
                 known[name] = max(known.get(name, position), position)
-        self.written = self.durable = Positions(known)
+        self.written = self._given = self.durable = Positions(known)
         counted = progress.counted if progress else None
         first = next(iter(known.values()), None)
         if first is not None:
@@ -256,7 +257,7 @@ class PositionedBranch(SinkBranch):
 
     def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
-        self.written = self.durable = Positions()
+        self.written = self._given = self.durable = Positions()
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
@@ -273,11 +274,11 @@ class PositionedBranch(SinkBranch):
             missing = self._missing(batch)
             self._waiting = batch, missing, self.rendered(missing)
         _batch, missing, own = self._waiting
+        position = max(self.written.get(batch.partition, batch.position), batch.position)
         if own.parts or batch.snapshot:
             self.give(missing, own)
-            self.unflushed = True
+            self.unflushed, self._given = True, self._given.advanced(batch.partition, position)
         self._waiting = None
-        position = max(self.written.get(batch.partition, batch.position), batch.position)
         self.written = self.written.advanced(batch.partition, position)
         counts = self.order.counts_at(position)
         if counts is not None:
@@ -309,10 +310,13 @@ class PositionedBranch(SinkBranch):
             return
         first = next(iter(self.written), SOLE)
         promised = positions_of(self.sink, "flush", self.sink.flush(), first)
-        self.unflushed, self.flushed_ms = False, self.clock.time_ns() // 1_000_000
+        self.flushed_ms = self.clock.time_ns() // 1_000_000
         for name, position in promised.items():
             before = self.durable.get(name, position)
             self.durable = self.durable.advanced(name, max(before, position))
+        # It may promise less than it was given, as within a transaction.
+        durable = self.durable
+        self.unflushed = any(n not in durable or durable[n] < p for n, p in self._given.items())
 
     def own_progress(self) -> SinkProgress:
         """Return the progress that a later run must know.
