@@ -290,6 +290,27 @@ def test_one_of_several_sinks_is_at_the_position_that_it_promised():
         assert branch.durable == {SOLE: durable}
 
 
+def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
+    """A run was killed before it stored the offset, and one sink is not exactly once."""
+    part, start = transactions(1)[0], Positions({SOLE: Position(0x10)})
+    sinks, ahead = [OnePosition(), OnePosition()], Positions({SOLE: Position(2**40)})
+    branches = [
+        PositionedBranch(**Rig(sink=sink).parts | {"name": name})
+        for name, sink in zip("ab", sinks, strict=True)
+    ]
+    stored = BranchPositions(tmp_path / "sinks.json")
+    stored.store({"b": SinkProgress(positions=dict(ahead))}, start)
+    fan = FanOut(branches, stored, load=lambda: start, clock=SystemClock())
+    fan.renew()
+    sinks[0].open = lambda: ahead  # it has its position with the rows
+    assert fan.open() is None
+    assert fan.flush() == start
+    batch = Batch(parts=[part], position=part.position(start[SOLE]), events=1)
+    fan.write(batch)
+    assert fan.flush() == {SOLE: batch.position}
+    assert [sink.accepted for sink in sinks] == [None, None]
+
+
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
 def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(monkeypatch, error):
     rig, (part,) = Rig(), transactions(1)

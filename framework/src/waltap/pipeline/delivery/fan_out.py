@@ -106,7 +106,7 @@ class FanOut(Sink):
         If the pipeline continues from an offset, a sink that may be paused and does not open is paused.
         Raises: SinkError.
         """
-        stored = self._load() or Positions()
+        stored = self._written = self._load() or Positions()
         progress = self._file.load(stored)
         for branch in self.branches:
             with self._pausing(branch, may=bool(stored)):
@@ -203,7 +203,11 @@ class FanOut(Sink):
                     branch.flush()
             except Exception as error:  # noqa: BLE001 - a plugin's; the others are worth their promises
                 failure = failure or error
-        slowest = self._slowest()
+        # After a kill all sinks can have more than the stored offset, and than what came since.
+        reached = self._written
+        slowest = Positions(
+            {n: min(p, reached[n]) for n, p in self._slowest().items() if n in reached}
+        )
         self._file.store({branch.name: branch.own_progress() for branch in self.branches}, slowest)
         if failure is not None:
             raise failure
