@@ -32,6 +32,8 @@ from waltap_postgres.replication.publication_completeness import (
 
 # From this version on a publication that does not exist publishes nothing, instead of an error.
 SKIPS_MISSING = 180000
+# From this version on a replica identity must have no column that the publication leaves out.
+CHECKS_GENERATED = 180000
 
 
 class PublicationPlan:
@@ -312,16 +314,10 @@ def without_updates(
     catalogue: PostgresCatalogue, name: str, tables: Iterable[CatalogTable]
 ) -> list[CatalogTable]:
     """Return the tables that allow no UPDATE and DELETE in publication ``name``."""
-    query = (
-        "SELECT 1 FROM pg_publication p WHERE pubname = %s AND to_jsonb(p) ->> 'pubgencols' = 's'"
+    leaves_out = catalogue.version_num >= CHECKS_GENERATED and not catalogue.query(
+        "SELECT 1 FROM pg_publication WHERE pubname = %s AND pubgencols = 's'", (name,)
     )
-    found = []
-    for table in tables:
-        # From 18 on a replica identity must have no column that is not sent.
-        lacks = table.generated_identity and catalogue.version_num >= SKIPS_MISSING
-        if not table.supports_updates or (lacks and not catalogue.query(query, (name,))):
-            found.append(table)
-    return found
+    return [t for t in tables if not t.supports_updates or (leaves_out and t.generated_identity)]
 
 
 def refuse_keyless(keyless: list[CatalogTable]) -> None:
