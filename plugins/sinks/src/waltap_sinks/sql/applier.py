@@ -6,6 +6,7 @@ from waltap.changes.decode.message import (
     Change,
     Delete,
     InsertBlock,
+    OldTuple,
     Truncate,
     Update,
 )
@@ -232,16 +233,18 @@ class SqlApplier:
             or self._tables.of(shape).cascades
             or not net.move(key_of(old), row, ts)
         ):
-            self._move(shape, key_of(old), row)
+            self._move(shape, key_of(old), row, change.old_kind)
 
-    def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
+    def _move(self, shape: TargetShape, old: object, row: Tuple, kind: OldTuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
         self.apply()
         table = self.at = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key_of is not None:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
             # A row that the source deleted may have the new key; the target can equate both keys.
-            if table.soft or self._target.holding(table, [old, new]) > 1:
+            # Full old tuples can be of deferrable keys, which one statement exchanges: the row may live.
+            immediate = kind is not OldTuple.FULL
+            if table.soft or (immediate and self._target.holding(table, [old, new]) > 1):
                 self._target.change_keys(table, [new], where=where)
         self._rows.move(table, old, row)
 
