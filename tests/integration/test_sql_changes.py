@@ -102,6 +102,44 @@ def test_unique_values_that_change_places_go_in_as_they_came(place):
     assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
 
 
+SEATS = relation("public.seats", [("id", "int4"), ("name", "text")], identity="f")
+
+
+@pytest.mark.parametrize("size", [100, 2])
+def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
+    """One after the other, so that two have a key for a moment; the bound cuts the transaction."""
+    chance = random.Random(size)
+    source, target = Model(), place.opened(transaction_max_rows=size, history_mode="beside")
+    target.write(batch(source.inserted(SEATS, *[[str(n), f"name {n}"] for n in range(8)])))
+    rows = source.rows["public.seats"]
+    for turn in range(8):
+        keys = chance.sample([row[0] for row in rows], len(rows))
+        if chance.random() < 0.4:
+            keys = [str(int(row[0]) + 1) for row in rows]
+        for at, key in chance.sample([*enumerate(keys)], len(keys)):
+            old = rows[at][0]
+            which = sum(row[0] == old for row in rows[:at])
+            source.update(SEATS, [old], which=which, id=key)
+            if chance.random() < 0.2:
+                which = sum(row[0] == key for row in rows[:at])
+                source.update(SEATS, [key], which=which, name=f"{key} of {old}, {turn}")
+        part = source.commit()
+        done = 0
+        for piece in in_parts(
+            part, *[size] * (len(part.changes) // size), len(part.changes) % size
+        ):
+            done += len(piece.changes)
+            target.write(batch(piece) if piece.complete else _upto(piece, done))
+        assert place.rows("seats", "id", "name") == model(rows)
+        present = "(SELECT id, name FROM seats_history WHERE _is_current) t"
+        assert place.rows(present, "id", "name") == model(rows)
+    lost = rows[0][0]
+    source.update(SEATS, [lost], id="99")
+    source.delete(SEATS, ["99"])
+    target.write(batch(source.commit()))
+    assert place.rows("seats", "id", "name") == model(rows)
+
+
 def test_a_column_of_others_keeps_its_values(place):
     own = "own int NOT NULL"
     place.execute(

@@ -125,6 +125,25 @@ def test_a_new_column_may_exchange_its_name_with_another(database, tmp_path, kin
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("decoder", ["pgoutput", "wal2json", "decoderbufs"])
+def test_rows_pass_a_deferrable_key_on(database, tmp_path, decoder):
+    p = begun(
+        database, tmp_path,
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v float8, note text, large text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL; ALTER TABLE t ALTER large SET STORAGE EXTERNAL",
+        "INSERT INTO t SELECT n, n / 3.0, NULLIF('x', repeat('x', n % 2)), repeat(n::text, 3000) FROM generate_series(1, 9) n",
+        **{"plugin.name": decoder},
+    )  # fmt: skip
+    follow(
+        p,
+        "t",
+        "UPDATE t SET id = id + 1",
+        "UPDATE t SET id = 12 - id, note = id",
+        "UPDATE t SET v = 1",
+    )
+    follow(p, "t", "UPDATE t SET id = id % 9 + 1", "DELETE FROM t WHERE id = 1")
+
+
 def test_a_column_may_be_renamed_to_and_fro(database, tmp_path):
     """In one backlog: a version of the table that came before comes again."""
     p = begun(database, tmp_path, "CREATE TABLE t (id int PRIMARY KEY, a text)")

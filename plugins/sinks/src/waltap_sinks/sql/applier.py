@@ -15,7 +15,7 @@ from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES,
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.history import HistoryWriter
-from waltap_sinks.sql.net_changes import NetChanges, VersionCause
+from waltap_sinks.sql.net_changes import ArrivedRows, NetChanges, VersionCause
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
@@ -50,6 +50,7 @@ class SqlApplier:
         self._inserts_only = properties.mode == "insert"
         self._net_changes: dict[TargetName, NetChanges] = {}
         self._appended: dict[TargetShape, list[Tuple]] = {}
+        self._arrived = ArrivedRows()
         self._unsure: dict[TargetName, int] = {}
         # The table of the last statement, for messages.
         self.at: BoundTable | None = None
@@ -64,6 +65,7 @@ class SqlApplier:
     def forget(self) -> None:
         """Drop unwritten changes after the transaction was undone."""
         self._net_changes, self._appended = {}, {}
+        self._arrived.clear()
         if self.history is not None:
             self.history.forget()
 
@@ -145,6 +147,8 @@ class SqlApplier:
 
     def add(self, part: TransactionPart) -> None:
         self._add(part.changes, part.commit_ts)
+        if part.complete:
+            self._arrived.clear()
         if self.history is not None:
             self.history.add(part)
 
@@ -219,13 +223,15 @@ class SqlApplier:
                 images = shape.plan.delete(change)
                 if images is not None:
                     assert shape.key_of is not None
-                    net.delete(shape.key_of(images[1]), ts)
+                    key = shape.key_of(images[1])
+                    if not self._arrived.keep(shape, key, images[0]):
+                        net.delete(key, ts)
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         net, key_of = self._changes_of(shape), shape.key_of
         assert key_of is not None
-        _before, row, old = shape.plan.update(change)
-        if old is None:
+        before, row, old = shape.plan.update(change)
+        if old is None or self._arrived.keep(shape, key_of(old), before):
             net.put(row)
         # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
         elif (
@@ -234,6 +240,7 @@ class SqlApplier:
             or not net.move(key_of(old), row, ts)
         ):
             self._move(shape, key_of(old), row, change.old_kind)
+        self._arrived.note(shape, change, row, moved=old is not None)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple, kind: OldTuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
@@ -269,6 +276,7 @@ class SqlApplier:
         found = (self._shapes.of(relation) for relation in change.relations)
         shapes = [s for s in found if s is not None and not self._is_history_only(s)]
         self.apply()
+        self._arrived.clear()
         if not shapes:
             return
         tables = [self._tables.of(shape) for shape in shapes]

@@ -11,6 +11,7 @@ from waltap.changes.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap_sinks.sql.net_changes import (
+    ArrivedRows,
     HistoryChanges,
     RowVersion,
     VersionCause,
@@ -56,6 +57,7 @@ class HistoryWriter:
         self._rows = RowWriter(target)
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
+        self._arrived = ArrivedRows()
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
         # An inserted row may exist: changes before it were refused or come again later.
@@ -78,6 +80,7 @@ class HistoryWriter:
     def forget(self) -> None:
         """Drop unwritten versions after the transaction was undone."""
         self._logs = {}
+        self._arrived.clear()
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -124,17 +127,23 @@ class HistoryWriter:
             else:
                 for change in run:
                     self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
+        if part.complete:
+            self._arrived.clear()
 
     def _update(
         self, log: HistoryChanges, change: Update, cause: VersionCause, number: int
     ) -> None:
         key_of = log.shape.key_of
         assert key_of is not None
-        _before, row, old = log.shape.plan.update(change)
+        before, row, old = log.shape.plan.update(change)
         if old is None:
             self._put(log, row, "u", cause, number)
+            self._arrived.note(log.shape, change, row, moved=False)
             return
-        row, lender = log.replace(key_of(old), row, cause.ts)
+        lender = None
+        if not self._arrived.keep(log.shape, key_of(old), before):
+            row, lender = log.replace(key_of(old), row, cause.ts)
+        self._arrived.note(log.shape, change, row, moved=True)
         log.close(null_missing(old), "d", cause, number)
         key = key_of(row)
         log.end(key, cause.ts)
@@ -156,7 +165,9 @@ class HistoryWriter:
         images = log.shape.plan.delete(change)
         if images is not None:
             before, identifying = images
-            log.end(log.shape.key_of(identifying), cause.ts)
+            key = log.shape.key_of(identifying)
+            if not self._arrived.keep(log.shape, key, before):
+                log.end(key, cause.ts)
             log.close(filled(before, identifying), "d", cause, number)
 
     def _keyless(
@@ -192,6 +203,7 @@ class HistoryWriter:
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
+        self._arrived.clear()
         # One truncate of several tables is an entry in each history.
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))

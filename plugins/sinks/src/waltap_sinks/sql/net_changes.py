@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from waltap.base.import_rules import pa
+from waltap.changes.decode.message import OldTuple, Update
 from waltap.changes.decode.row_block import RowBlock, texts_of
-from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
-from waltap_sinks.sql.shape import HistoryShape, TargetShape
+from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
+from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape
 
 EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
 
@@ -153,6 +154,31 @@ class NetChanges:
         self.fresh.pop(key, None)
         self.puts[key] = row
         return True
+
+
+class ArrivedRows(dict[tuple[TargetName, Any], Tuple]):
+    """Hold the last row that arrived at each key, until the transaction ends.
+
+    A deferrable key is checked at the commit. Until then two rows can have it, and the full old
+    tuple shows which of them leaves.
+    """
+
+    def note(self, shape: TargetShape, change: Update, row: Tuple, *, moved: bool) -> None:
+        """Note a row that arrives at its key, or is updated there."""
+        if change.old_kind is OldTuple.FULL and (moved or self):
+            assert shape.key_of is not None
+            place = shape.name, shape.key_of(row)
+            if moved or place in self:
+                self[place] = row
+
+    def keep(self, shape: TargetShape, key: Any, before: Tuple | None) -> bool:
+        """Return whether the row ``before`` leaves ``key`` to one that arrived."""
+        row = self.pop((shape.name, key), None) if self else None
+        return row is not None and before is not None and not all(map(_alike, row, before))
+
+
+def _alike(one: Value, other: Value) -> bool:
+    return one == other or isinstance(one, MissingValue) or isinstance(other, MissingValue)
 
 
 # --- versions of rows -----------------------------------------------------------------------------
