@@ -103,6 +103,7 @@ def test_unique_values_that_change_places_go_in_as_they_came(place):
 
 
 SEATS = relation("public.seats", [("id", "int4"), ("name", "text")], identity="f")
+PRESENT = "(SELECT id, name FROM seats_history WHERE _is_current) t"
 
 
 @pytest.mark.parametrize("size", [100, 2])
@@ -112,7 +113,7 @@ def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
     source, target = Model(), place.opened(transaction_max_rows=size, history_mode="beside")
     target.write(batch(source.inserted(SEATS, *[[str(n), f"name {n}"] for n in range(8)])))
     rows = source.rows["public.seats"]
-    for turn in range(8):
+    for _ in range(8):
         keys = chance.sample([row[0] for row in rows], len(rows))
         if chance.random() < 0.4:
             keys = [str(int(row[0]) + 1) for row in rows]
@@ -120,9 +121,6 @@ def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
             old = rows[at][0]
             which = sum(row[0] == old for row in rows[:at])
             source.update(SEATS, [old], which=which, id=key)
-            if chance.random() < 0.2:
-                which = sum(row[0] == key for row in rows[:at])
-                source.update(SEATS, [key], which=which, name=f"{key} of {old}, {turn}")
         part = source.commit()
         done = 0
         for piece in in_parts(
@@ -131,13 +129,33 @@ def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
             done += len(piece.changes)
             target.write(batch(piece) if piece.complete else _upto(piece, done))
         assert place.rows("seats", "id", "name") == model(rows)
-        present = "(SELECT id, name FROM seats_history WHERE _is_current) t"
-        assert place.rows(present, "id", "name") == model(rows)
-    lost = rows[0][0]
-    source.update(SEATS, [lost], id="99")
-    source.delete(SEATS, ["99"])
-    target.write(batch(source.commit()))
-    assert place.rows("seats", "id", "name") == model(rows)
+        assert place.rows(PRESENT, "id", "name") == model(rows)
+
+
+def test_rows_meet_at_deferrable_keys(place):
+    """Several rows, some of them equal, have a key for a moment; each may change there, move on or go."""
+    chance = random.Random(30)
+    source, target = Model(), place.opened(history_mode="beside")
+    target.write(batch(source.inserted(SEATS, *[[str(n), "ab"[n % 2]] for n in range(9)])))
+    rows = source.rows["public.seats"]
+    for _ in range(15):
+        for step in itertools.count():
+            keys = [row[0] for row in rows]
+            shared = [key for key in keys if keys.count(key) > 1]
+            if step > 8 and not shared:
+                break
+            key = chance.choice(keys if step < 9 else shared)
+            where: dict[str, Any] = {"key": [key], "which": chance.randrange(keys.count(key))}
+            deed = chance.random()
+            if deed < 0.05:
+                source.delete(SEATS, **where)
+            elif deed < 0.3:
+                source.update(SEATS, **where, name=chance.choice("abc"))
+            else:
+                source.update(SEATS, **where, id=str(chance.randrange(9 if step < 9 else 40)))
+        target.write(batch(source.commit()))
+        assert place.rows("seats", "id", "name") == model(rows)
+        assert place.rows(PRESENT, "id", "name") == model(rows)
 
 
 def test_a_column_of_others_keeps_its_values(place):

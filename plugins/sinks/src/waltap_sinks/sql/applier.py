@@ -224,14 +224,19 @@ class SqlApplier:
                 if images is not None:
                     assert shape.key_of is not None
                     key = shape.key_of(images[1])
-                    if not self._arrived.keep(shape, key, images[0]):
+                    if not self._arrived.leave(net, key, images[0], ts):
                         net.delete(key, ts)
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         net, key_of = self._changes_of(shape), shape.key_of
         assert key_of is not None
         before, row, old = shape.plan.update(change)
-        if old is None or self._arrived.keep(shape, key_of(old), before):
+        if old is None:
+            if not self._arrived or self._arrived.change(net, before, row, row, ts):
+                net.put(row)
+            return
+        found = net.state(key_of(row))
+        if self._arrived.leave(net, key_of(old), before, ts):
             net.put(row)
         # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
         elif (
@@ -240,7 +245,8 @@ class SqlApplier:
             or not net.move(key_of(old), row, ts)
         ):
             self._move(shape, key_of(old), row, change.old_kind)
-        self._arrived.note(shape, change, row, moved=old is not None)
+            found = None
+        self._arrived.arrive(shape, change, row, found)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple, kind: OldTuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
@@ -342,6 +348,7 @@ class SqlApplier:
         for net in by_table.values():
             net.clear()
         self._appended = {}
+        self._arrived.written()
         if self.history is not None:
             self.history.apply()
 

@@ -136,16 +136,20 @@ class HistoryWriter:
         key_of = log.shape.key_of
         assert key_of is not None
         before, row, old = log.shape.plan.update(change)
+        key = key_of(row)
         if old is None:
+            if self._arrived:
+                covered = RowVersion(row, "u", cause, number, ends=cause.ts)
+                if not self._arrived.change(log, before, row, covered, cause.ts):
+                    log.versions.append(covered)
+                    return
             self._put(log, row, "u", cause, number)
-            self._arrived.note(log.shape, change, row, moved=False)
             return
         lender = None
-        if not self._arrived.keep(log.shape, key_of(old), before):
+        if not self._arrived.leave(log, key_of(old), before, cause.ts):
             row, lender = log.replace(key_of(old), row, cause.ts)
-        self._arrived.note(log.shape, change, row, moved=True)
         log.close(null_missing(old), "d", cause, number)
-        key = key_of(row)
+        self._arrived.arrive(log.shape, change, row, log.state(key))
         log.end(key, cause.ts)
         log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 
@@ -166,7 +170,7 @@ class HistoryWriter:
         if images is not None:
             before, identifying = images
             key = log.shape.key_of(identifying)
-            if not self._arrived.keep(log.shape, key, before):
+            if not self._arrived.leave(log, key, before, cause.ts):
                 log.end(key, cause.ts)
             log.close(filled(before, identifying), "d", cause, number)
 
@@ -315,6 +319,7 @@ class HistoryWriter:
         if complete:
             self._rows.insert(table, complete)
         log.clear()
+        self._arrived.written()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a new key has none."""

@@ -155,26 +155,92 @@ class NetChanges:
         self.puts[key] = row
         return True
 
+    def state(self, key: Any) -> Any:
+        self._key_added()
+        return self.fresh.get(key), self.puts.get(key), self.gone.get(key), key in self.brief
 
-class ArrivedRows(dict[tuple[TargetName, Any], Tuple]):
-    """Hold the last row that arrived at each key, until the transaction ends.
+    def replaced(self, state: Any, row: Tuple | None, ts: int) -> Any:
+        """Return ``state`` with another row, or none since ``ts``."""
+        fresh, put, gone, brief = state
+        if row is None:
+            return None, None, ts, brief or fresh is not None
+        return (None, row, gone, brief) if fresh is None else (row, put, gone, brief)
 
-    A deferrable key is checked at the commit. Until then two rows can have it, and the full old
-    tuple shows which of them leaves.
+    def restore(self, key: Any, state: Any) -> None:
+        fresh, put, gone, brief = state
+        _set(self.fresh, key, fresh)
+        _set(self.puts, key, put)
+        _set(self.gone, key, gone)
+        (self.brief.add if brief else self.brief.discard)(key)
+
+
+def _set(held: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is not None:
+        held[key] = value
+    else:
+        held.pop(key, None)
+
+
+class ArrivedRows(dict[tuple[TargetName, Any], list[list[Any]]]):
+    """Hold the rows that arrived at each key, until the transaction ends.
+
+    A deferrable key is checked at the commit. Until then several rows can have it, and full old
+    tuples show which of them changes. Each row comes with the state of the key that it found, which
+    returns if the row leaves again. It is None once the row is in the target.
     """
 
-    def note(self, shape: TargetShape, change: Update, row: Tuple, *, moved: bool) -> None:
-        """Note a row that arrives at its key, or is updated there."""
-        if change.old_kind is OldTuple.FULL and (moved or self):
+    def arrive(self, shape: TargetShape, change: Update, row: Tuple, found: Any) -> None:
+        if change.old_kind is OldTuple.FULL:
             assert shape.key_of is not None
-            place = shape.name, shape.key_of(row)
-            if moved or place in self:
-                self[place] = row
+            self.setdefault((shape.name, shape.key_of(row)), []).append([row, found])
 
-    def keep(self, shape: TargetShape, key: Any, before: Tuple | None) -> bool:
-        """Return whether the row ``before`` leaves ``key`` to one that arrived."""
-        row = self.pop((shape.name, key), None) if self else None
-        return row is not None and before is not None and not all(map(_alike, row, before))
+    def leave(self, held: "HeldKeys", key: Any, before: Tuple | None, ts: int) -> bool:
+        """Take the row ``before`` away; return False if nothing is known of other rows."""
+        rows = self.get((held.shape.name, key)) if self else None
+        if not rows:
+            return False
+        at = _last_alike(rows, before)
+        if at < 0:  # it was there first
+            rows[0][1] = rows[0][1] and held.replaced(rows[0][1], None, ts)
+            return True
+        found = rows.pop(at)[1]
+        if at < len(rows):
+            rows[at][1] = found
+        elif found is None:
+            return False
+        else:
+            held.restore(key, found)
+        return True
+
+    def change(self, held: "HeldKeys", before: Tuple | None, row: Tuple, new: Any, ts: int) -> bool:
+        """Change the row ``before``; return False if a later one covers it.
+
+        ``new`` is what ``held`` is to have of it.
+        """
+        assert held.shape.key_of is not None
+        rows = self.get((held.shape.name, held.shape.key_of(row)))
+        if not rows:
+            return True
+        at = _last_alike(rows, before)
+        if at >= 0:
+            rows[at][0] = row
+        if at + 1 == len(rows):
+            return True
+        cover = rows[at + 1]
+        cover[1] = cover[1] and held.replaced(cover[1], new, ts)
+        return False
+
+    def written(self) -> None:
+        for rows in self.values():
+            rows[:] = [[row, None] for row, _found in rows]
+
+
+def _last_alike(rows: Sequence[list[Any]], before: Tuple | None) -> int:
+    """Return the index of the last row that may be ``before``, or -1."""
+    for at in reversed(range(len(rows))):
+        if before is None or all(map(_alike, rows[at][0], before)):
+            return at
+    return -1
 
 
 def _alike(one: Value, other: Value) -> bool:
@@ -289,6 +355,29 @@ class HistoryChanges:
         if before is None:
             return row, None
         return merged(row, before.row), before.lender
+
+    def state(self, key: Any) -> Any:
+        return key in self.open, self.open.get(key), self.closes.get(key)
+
+    def replaced(self, state: Any, version: RowVersion | None, ts: int) -> Any:
+        """Return ``state`` with another open version, or none since ``ts``."""
+        known, _version, closes = state
+        return True, version, closes if known else ts
+
+    def restore(self, key: Any, state: Any) -> None:
+        """Return to ``state``; the open version ends."""
+        present = self.open.pop(key)
+        if present is not None:
+            present.ends = present.cause.ts
+        known, version, closes = state
+        _set(self.closes, key, closes)
+        if version is not None:
+            version.ends = None
+        if known:
+            self.open[key] = version
+
+
+HeldKeys = NetChanges | HistoryChanges
 
 
 @lru_cache(maxsize=256)
