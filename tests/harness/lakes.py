@@ -194,6 +194,13 @@ class Lake:
             given = version or snapshot.parent_snapshot_id
             found.manage_snapshots().set_current_snapshot(snapshot_id=given).commit()
 
+    def put_back(self) -> None:
+        """Put a copy in the table's place that lacks the last commit; a catalogue restores it."""
+        if self.kind == "delta":
+            max((self.path("t") / "_delta_log").glob("*.json")).unlink()
+        else:
+            self.restore()
+
     def maintain(self) -> None:
         """Rewrite the rows in another commit, and drop what was before it, as an owner does."""
         if self.kind == "delta":

@@ -307,6 +307,7 @@ def filled(lake) -> Callable[[int], Any]:
         (Lake.remove, True),
         (Lake.restore, False),
         (Lake.restore, True),
+        (Lake.put_back, False),
         (Lake.make_anew, False),
         (Lake.make_anew_and_fill, True),
     ],

@@ -284,7 +284,11 @@ def once(given: Iterable[object]) -> list[object]:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("commits", [["a7 b7 a7 b7", "a7"], ["a7 b8", "a8 a8"]], ids=str)
+@pytest.mark.parametrize(
+    "commits",
+    [["a7 b7 a7 b7", "a7"], ["a7 b8", "a8 a8"], ["a7", "a7 b7"], ["a7", "b7 b7", "a7"]],
+    ids=str,
+)
 def test_entries_of_a_table_are_in_the_order_of_its_names(log, commits, parts):
     """Also where it gets an earlier name again, or that of another, within a transaction or by another one."""
     names = [each for commit in commits for each in commit.split()]
@@ -321,17 +325,21 @@ def test_large_tables_get_several_segments(log):
 # --- snapshots ---------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_that_resumes_with_nothing_to_read_is_completed(log):
-    """The kill came between its last rows and its end."""
-    people(log.db, 1, 2)
-    *pieces, end = log.db.snapshot(PEOPLE)
+@pytest.mark.parametrize(("had", "again"), [(2, 1), (3, 2), (3, 3)])
+def test_a_snapshot_that_resumes_takes_each_chunk_once_and_is_completed(log, had, again):
+    """The kill came between its last rows and its end, or before the offset had the last chunk."""
+    people(log.db, *range(7))
+    pieces = log.db.snapshot(PEOPLE)
+    end = pieces[-1]
     with log.open():
-        log.flush(*pieces)
+        log.flush(*pieces[:had])
     progress = SnapshotProgress(kind="initial", lsn=log.db.lsn)
     with log.open(has_offset=True, snapshot=progress):
         assert log.opened_at is None
-        assert log.flush(end) == end.position
+        assert log.flush(*pieces[again:]) == end.position
         assert log.sink.stored_position() == end.position
+    assert ids(log) == list(range(7))
+    assert [e.complete for m in log.manifests() for e in m.tables].count(True) == 1
     assert [m.snapshot.complete for m in log.manifests() if m.snapshot] == [False, True]
     with log.open(has_offset=True):
         assert log.opened_at == end.position
