@@ -82,7 +82,7 @@ class TableReader(Protocol):
         """Return the rows of ``buckets``."""
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        """Return the existing rows of ``keys``."""
+        """Return the existing rows of ``keys``, and maybe others."""
 
 
 class VerificationSource(Protocol):

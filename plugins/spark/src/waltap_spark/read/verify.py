@@ -289,5 +289,4 @@ class _SparkTable:
         return by_key((tuple(row[n] for n in self._key), tuple(row)) for row in found)
 
     def of_keys(self, keys: set[Row]) -> Rows:
-        found = self.rows(sorted({bucket_of(key) for key in keys}))
-        return {key: row for key, row in found.items() if key in keys}
+        return self.rows(sorted({bucket_of(key) for key in keys}))
