@@ -67,17 +67,14 @@ def test_a_run_has_bars_an_error_a_panel_and_changes_lines_of_their_own(shop):
 def test_a_dumb_terminal_gets_plain_lines(shop):
     for line in (
         "run shop.toml --set database.port=1",
-        "run shop.toml --sink terminal --max-records 3",
         "run shop.toml --until-idle 0.3",
         "doctor shop.toml",
-        "tail shop.toml --snapshot --max-records 3",
         "--help",
-        "run --no-such-option",
     ):
         _, text = on_terminal(shop, *line.split(), term="dumb")
         assert text.strip()
         assert "\x1b" not in text
-        if not line.split()[-1].startswith("--"):
+        if line != "--help":
             assert not [frame for frame in "╭│━⠋" if frame in text], line
 
 
@@ -115,9 +112,7 @@ def test_every_command_prints_names_as_text(evil, tmp_path):
     shop.sink = {"type": "sql", "url": f"sqlite:///{tmp_path}/target.db"}
     shown = ""
     for line in (
-        "doctor FILE", "plan FILE --types", "run FILE --until-idle 0.3", "status FILE",
-        "status .", "top . --once", "slot show FILE", "slot list FILE", "offsets show FILE",
-        "verify FILE", "explain FILE",
+        "doctor FILE", "plan FILE --types", "run FILE --until-idle 0.3", "top . --once", "verify FILE",
     ):  # fmt: skip
         done = shop.waltap(line)
         said = done.stdout + done.stderr

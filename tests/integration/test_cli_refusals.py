@@ -23,7 +23,6 @@ LONG = {"waltap.state.dir": "s" * 300}
 SQL = {"sink.type": "sql", "sink.url": "sqlite:///rows.db"}
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     (LONG, 1, "WT-6005 … shorter name"),
-    ({"sink.path": "o" * 300}, 1, "shorter name"),
     ({"sink.type": "changelog", "sink.path": "o" * 300}, 3, "shorter name"),
     ({"sink.type": "changelog", "sink.segment.max.rows": 2**31}, 2, "segment.max.rows"),
     (SQL | {"sink.history.table.include.list": "("}, 2, "history.table.include.list … pattern"),
@@ -63,7 +62,7 @@ def test_used_up_file_descriptors_are_reported_as_that(shop, sink):
 
 @pytest.mark.parametrize(
     ("closed", "path", "code"),
-    [("2>&-", "out", 0), ("0<&- >&- 2>&-", "out", 0), (">&-", "-", 1), (">&- 2>&-", "-", 1)],
+    [("0<&- >&- 2>&-", "out", 0), (">&-", "-", 1)],
 )
 def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(shop, closed, path, code):
     shop.sink = {"type": "jsonl", "path": path}
@@ -71,7 +70,7 @@ def test_what_is_written_goes_to_no_file_that_has_a_closed_streams_number(shop, 
     done = subprocess.run(line, shell=True, cwd=shop.folder, capture_output=True, text=True)
     assert done.returncode == code, text_of(done)
     if code:
-        assert "standard output cannot be written" in text_of(done) or "2>&-" in closed
+        assert "standard output cannot be written" in text_of(done)
         shop.sink["path"] = "out"
         shop.run()
     assert shop.operations("out") == [("r", 1)]
@@ -94,9 +93,7 @@ def ascii_shop(server, database, tmp_path) -> Iterator[Shop]:
     made.drop()
 
 
-@pytest.mark.parametrize(
-    ("plugin", "streamed"), [("pgoutput", False), ("pgoutput", True), ("wal2json", True)]
-)
+@pytest.mark.parametrize(("plugin", "streamed"), [("pgoutput", False), ("wal2json", True)])
 def test_the_remedy_for_bytes_that_are_no_utf_8_brings_every_row(ascii_shop, plugin, streamed):
     shop = ascii_shop
     shop.source["plugin.name"] = plugin

@@ -1,10 +1,8 @@
 """``waltap status``, ``top``, ``slot list`` and what doctor says of a slot: of pipelines that run, and at rest."""
 
-import os
 import signal
 
 import pytest
-from tests.harness.dead_letters import KEEP
 from tests.harness.pipeline import PipelineRig
 from tests.harness.shop import Shop
 
@@ -39,6 +37,10 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
         folder = shop.json("status . --json")
         top = shop.says("top . --once --sort lag")
         states = shop.json("top state --json")
+        advised = shop.waltap("doctor FILE").stdout
+        pipeline.offset_file.rename(shop.folder / "kept")
+        orphans = shop.json("slot list FILE --orphans --json")
+        (shop.folder / "kept").rename(pipeline.offset_file)
         shown = run.engine.status()
     assert document["offset"]["snapshot"] == "complete"
     found = document["run"]
@@ -51,6 +53,9 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
     assert [each["run"]["events"] for each in folder] == [3]
     assert "streaming" in top
     assert [(each["pipeline"], each["run"]["state"]) for each in states] == [("p", "streaming")]
+    assert orphans == []
+    assert "the pipeline runs as pid" in " ".join(advised.split())
+    assert "pg_terminate_backend" not in advised
     (after,) = shop.json("status . --json")
     assert (after["run"], after["stored_ms"] is not None) == (None, True)
     assert shop.waltap("status FILE --set database.port=1").returncode != 0
@@ -103,19 +108,6 @@ def test_slots_are_listed_with_whose_they_are(shop):
     assert "no slot is an orphan" in shop.says("slot list FILE --orphans")
 
 
-def test_a_slot_that_is_read_is_no_orphan_and_nobody_is_advised_to_end_its_reader(shop, pipeline):
-    with pipeline.running() as run:
-        run.until(lambda: is_read(shop), "the slot to be read")
-        reported = shop.says("doctor FILE", code=shop.waltap("doctor FILE").returncode)
-        pipeline.offset_file.rename(shop.folder / "kept")
-        found = shop.json("slot list FILE --orphans --json")
-        (shop.folder / "kept").rename(pipeline.offset_file)
-    assert found == []
-    assert "the pipeline runs as pid" in reported
-    assert "this pipeline, which runs" in reported
-    assert "pg_terminate_backend" not in reported
-
-
 def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(shop, pipeline):
     """The run stores and confirms more between the two readings of doctor: offset, then slot."""
     turns: list[Offset | None] = []
@@ -139,27 +131,3 @@ def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(shop, pipeline
     assert turns
     assert "start" not in found or found["start"].verdict == "ok"
     assert "this pipeline, which runs" in found["replication slot"].found
-
-
-def test_the_state_folder_is_its_owners_alone(database, tmp_path):
-    """Whatever the umask is. A prepared transaction waits in a file, and the change log lies there, too."""
-    state = tmp_path / "state"
-    (state / "p/spill").mkdir(parents=True)  # as an earlier version made it
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    settings = {"pgoutput.two_phase": "true", "two.phase.policy": "commit"} | KEEP
-    log = {"sink.type": "changelog", "sink.path": str(state / "p/log")}
-    pipeline = PipelineRig(database, tmp_path, settings | log)
-    gid, before = f"{database.name} waits", os.umask(0o022)
-    with database.connect(autocommit=True) as connection:
-        try:
-            pipeline.catch_up()
-            for statement in ("BEGIN", "INSERT INTO t VALUES (1)", f"PREPARE TRANSACTION '{gid}'"):
-                connection.execute(statement.encode())
-            pipeline.deliver("INSERT INTO t VALUES (2)")
-            found = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
-            assert {".record", ".parquet"} <= {path.suffix for path in found}
-            for path, mode in found.items():
-                assert mode == (0o700 if path.is_dir() else 0o600), path
-        finally:
-            os.umask(before)
-            connection.execute(f"ROLLBACK PREPARED '{gid}'".encode())
