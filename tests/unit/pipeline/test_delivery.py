@@ -391,6 +391,21 @@ def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then():
     assert not rig.delivery.due(0)
 
 
+def test_one_of_several_sinks_is_waited_for_until_its_batches_are_acknowledged(monkeypatch):
+    sink, (part,) = Acknowledged(), transactions(1)
+    batch = Batch(parts=[part], position=part.position(Position(0x10)), events=1, number=7)
+    branch = PositionedBranch(**Rig(sink=sink).parts)
+    branch.renew()
+    branch.write(batch)
+    with pytest.raises(UnusableResult, match="drain returned before"):
+        branch.flush()
+    assert not branch.durable
+    monkeypatch.setattr(sink, "drain", lambda: setattr(sink, "upto", sink.numbers[-1]))
+    branch.write(Batch(parts=[], position=batch.position, events=0, number=8, snapshot=True))
+    branch.flush()
+    assert (sink.upto, branch.durable) == (8, {SOLE: batch.position})
+
+
 def test_batches_at_one_position_are_distinguished():
     """As those of a snapshot and of chunks are."""
     sink = Acknowledged()

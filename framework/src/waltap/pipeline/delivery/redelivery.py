@@ -21,7 +21,7 @@ from waltap.pipeline.delivery.sink_branch import SinkBranch
 from waltap.ports.offsets.offset import OffsetStore
 from waltap.ports.signals.inbox import EngineInbox, begun
 from waltap.ports.sink.refusal import RecordsRefused
-from waltap.ports.sink.roles import RedeliveryAwareSink
+from waltap.ports.sink.roles import RedeliveryAwareSink, flush_acknowledged
 from waltap.ports.sink.sink import Sink
 from waltap.services.control import RedeliveryRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter, of_form, record_of
@@ -115,6 +115,7 @@ class Redelivery:
             yield from map(RedeliveryResult, delivered)
         delivered_ids = {each.id for each in delivered}
         waiting = [each for each in dead_letters if each.id not in delivered_ids]
+        accepted = 0
         for first in range(0, len(waiting), AT_A_TIME):
             found: list[RedeliveryResult] = []
             ids: tuple[str, ...] = ()
@@ -128,16 +129,16 @@ class Redelivery:
                     if re_render and dead_letter.change is not None:
                         given = msgspec.structs.replace(dead_letter, record=None)
                     batch = _batch(given, position, render)
-                    batch.redelivers = with_this
+                    batch.redelivers, batch.number = with_this, accepted + 1
                     sink.write(batch)
                 except RecordsRefused as error:
                     found.append(RedeliveryResult(dead_letter, error.refused[0].error))
                 except RecordError as error:
                     found.append(RedeliveryResult(dead_letter, error))
                 else:
-                    ids = with_this
+                    ids, accepted = with_this, accepted + 1
                     found.append(RedeliveryResult(dead_letter))
-            sink.flush()
+            flush_acknowledged(sink, accepted, Positions())
             now_ms = self._now_ms()
             self.dead_letters.mark_redelivered([e for e, error in found if error is None], now_ms)
             self.dead_letters.put([_refused_again(e, error, now_ms) for e, error in found if error])

@@ -24,7 +24,7 @@ from waltap.encoders.format.record_stage import RecordStep
 from waltap.errors import RecordError, SinkError, WaltapError
 from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.refusal import RecordsRefused
-from waltap.ports.sink.roles import RelationCachingSink, stored_position_of
+from waltap.ports.sink.roles import RelationCachingSink, flush_acknowledged, stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap.ports.sink.stored_position import require_stored
 from waltap.ports.specs import FormatSpec, SinkSpec
@@ -213,6 +213,8 @@ class PositionedBranch(SinkBranch):
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at, self.unflushed = 0.0, False
+        # The number of the last batch that the sink took.
+        self._last = 0
         self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
         # A batch that was not written yet, its events that the sink lacks, and these as rendered.
@@ -277,7 +279,8 @@ class PositionedBranch(SinkBranch):
         position = max(self.written.get(batch.partition, batch.position), batch.position)
         if own.parts or batch.snapshot:
             self.give(missing, own)
-            self.unflushed, self._given = True, self._given.advanced(batch.partition, position)
+            self.unflushed, self._last = True, batch.number
+            self._given = self._given.advanced(batch.partition, position)
         self._waiting = None
         self.written = self.written.advanced(batch.partition, position)
         counts = self.order.counts_at(position)
@@ -300,7 +303,7 @@ class PositionedBranch(SinkBranch):
         attempt: Attempt = plain,
     ) -> Batch:
         made = super().notify(notifications, topic, batch, attempt)
-        self.unflushed = True
+        self.unflushed, self._last = True, batch.number
         return made
 
     def flush(self) -> None:
@@ -309,7 +312,8 @@ class PositionedBranch(SinkBranch):
             self.durable = self.written
             return
         first = next(iter(self.written), SOLE)
-        promised = positions_of(self.sink, "flush", self.sink.flush(), first)
+        flushed = flush_acknowledged(self.sink, self._last, self._given)
+        promised = positions_of(self.sink, "flush", flushed, first)
         self.flushed_ms = self.clock.time_ns() // 1_000_000
         for name, position in promised.items():
             before = self.durable.get(name, position)

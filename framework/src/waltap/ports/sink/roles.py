@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from waltap.base.plugin_errors import usable
+from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.transactions.position import Position, Positions
 from waltap.ports.sink.sink import Sink
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
@@ -151,7 +151,8 @@ class MaintainedSink(Protocol):
 class AcknowledgingSink(Protocol):
     """A sink whose batches other processes acknowledge later.
 
-    `flush` does not wait for them, and its result does not count.
+    `flush` does not wait for them, and its result does not count. Of several sinks, and for a dead
+    letter, the engine waits for them at each flush.
     """
 
     def acknowledged(self) -> int:
@@ -163,7 +164,7 @@ class AcknowledgingSink(Protocol):
     def drain(self) -> None:
         """Wait for pending acknowledgements, before the last `flush` of a run.
 
-        Called before a clean end only.
+        A kill or an error calls nothing.
         """
 
 
@@ -240,6 +241,20 @@ class SplitReadingSink(SnapshotChoosingSink, Protocol):
 def checks_of(sink: Sink) -> list[PreflightCheck]:
     """Return the sink's checks before a start. Raises: as `CheckedSink.check`."""
     return usable(sink.check(), list, sink, "check") if isinstance(sink, CheckedSink) else []
+
+
+def flush_acknowledged(sink: Sink, last: int, at: Positions) -> Position | Positions | None:
+    """Flush the sink, and wait until batch ``last``, which ends ``at``, is acknowledged.
+
+    Raises: SinkError; UnusableResult of a sink that does not wait.
+    """
+    if not isinstance(sink, AcknowledgingSink):
+        return sink.flush()
+    sink.drain()
+    sink.flush()
+    if usable(sink.acknowledged(), int, sink, "acknowledged") < last:
+        raise UnusableResult(sink, "drain", "returned before its batches were acknowledged")
+    return at
 
 
 def stored_position_of(sink: Sink) -> Position | Positions | None:
