@@ -14,7 +14,7 @@ from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, Part, TransactionPart
+from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, TransactionPart
 from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
@@ -288,6 +288,9 @@ def test_one_of_several_sinks_is_at_the_position_that_it_promised():
     for durable in (batches[1].position, far):
         branch.flush()
         assert branch.durable == {SOLE: durable}
+    # The stream is at the position of a slower sink.
+    branch.write(Batch(parts=[Heartbeat(ts=1)], position=batches[0].position, events=1))
+    assert sink.accepted == far
 
 
 def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):

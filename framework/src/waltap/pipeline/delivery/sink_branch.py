@@ -276,7 +276,7 @@ class PositionedBranch(SinkBranch):
             missing = self._missing(batch)
             self._waiting = batch, missing, self.rendered(missing)
         _batch, missing, own = self._waiting
-        position = max(self.written.get(batch.partition, batch.position), batch.position)
+        position = missing.position
         if own.parts or batch.snapshot:
             self.give(missing, own)
             self.unflushed, self._last = True, batch.number
@@ -288,12 +288,19 @@ class PositionedBranch(SinkBranch):
             self._counted[batch.partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
-        """Return the events of ``batch`` that the sink lacks."""
-        written = self.written.get(batch.partition)
+        """Return the events of ``batch`` that the sink lacks.
+
+        A batch without changes, such as a heartbeat, has the sink's position if that is ahead: the
+        sink must not store an older one.
+        """
+        written = self.written.get(batch.partition, batch.position)
         parts = list(batch.parts)
-        if written is not None and not batch.snapshot:
+        if batch.partition in self.written and not batch.snapshot:
             parts = remaining(parts, written)
-        return msgspec.structs.replace(batch, parts=parts, events=events_in(parts), records=None)
+        position, events = max(written, batch.position), events_in(parts)
+        return msgspec.structs.replace(
+            batch, parts=parts, position=position, events=events, records=None
+        )
 
     def notify(
         self,
@@ -302,7 +309,7 @@ class PositionedBranch(SinkBranch):
         batch: Batch,
         attempt: Attempt = plain,
     ) -> Batch:
-        made = super().notify(notifications, topic, batch, attempt)
+        made = super().notify(notifications, topic, self._missing(batch), attempt)
         self.unflushed, self._last = True, batch.number
         return made
 
