@@ -6,7 +6,9 @@ import logging
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from waltap.errors import ConfigurationError
 from waltap_kafka.client import CheckedProducer, kafka_error
+from waltap_kafka.client_settings import client_settings
 
 FENCED = KafkaError(KafkaError._FENCED, "another one", fatal=True)
 
@@ -37,3 +39,36 @@ def test_a_fatal_error_in_a_report_is_an_exception(report):
     with pytest.raises(KafkaException) as raised:
         producer.flush(10)
     assert kafka_error(raised.value).code() == KafkaError._FENCED
+
+
+HANDLER = "sasl.login.callback.handler.class"
+APACHE = "org.apache.kafka.common.security.oauthbearer"
+OAUTH = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.jaas.config": f'{APACHE}.OAuthBearerLoginModule required clientId="me" clientSecret="a\\"b" scope="x y";',
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example.com/token",
+    HANDLER: f"{APACHE}.secured.OAuthBearerLoginCallbackHandler",
+}
+
+
+def test_a_java_clients_oauth_login_is_the_same_login():
+    made = client_settings(OAUTH, "")
+    CheckedProducer(made)  # librdkafka knows each
+    assert {name.rpartition(".")[2]: made[name] for name in made if ".oauthbearer." in name} == {
+        "method": "oidc", "id": "me", "secret": 'a"b', "scope": "x y", "url": OAUTH["sasl.oauthbearer.token.endpoint.url"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reported"),
+    [
+        (HANDLER, "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler", "Java class"),
+        (HANDLER, None, r"sasl\.oauthbearer\.method: is missing"),
+        ("sasl.jaas.config", OAUTH["sasl.jaas.config"].replace("scope", "extension_x"), "clientId"),
+    ],
+)
+def test_another_oauth_login_is_refused(name, value, reported):
+    given = {key: text for key, text in {**OAUTH, name: value}.items() if text is not None}
+    with pytest.raises(ConfigurationError, match=reported):
+        client_settings(given, "")

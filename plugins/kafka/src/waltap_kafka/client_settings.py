@@ -50,10 +50,18 @@ PARTITIONERS: Final = {
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
+OAUTH_METHOD: Final = "sasl.oauthbearer.method"
 JAAS: Final = re.compile(
-    r'\s*[\w.]+(?:Plain|Scram)LoginModule\s+required\s+(?P<options>(?:\w+\s*=\s*"(?:[^"\\]|\\.)*"\s*)+);?\s*'
+    r'\s*[\w.]+(?:Plain|Scram|OAuthBearer)LoginModule\s+required\s+(?P<options>(?:\w+\s*=\s*"(?:[^"\\]|\\.)*"\s*)+);?\s*'
 )
 JAAS_OPTION: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+JAAS_NAMES: Final = {
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
 
 
 def client_settings(given: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -95,6 +103,9 @@ def _missing(made: Mapping[str, str], prefix: str) -> list[PropertyProblem]:
     if not mechanism:
         what = f"is missing: security.protocol={protocol} needs it"
         return [PropertyProblem(f"{prefix}sasl.mechanism", what, allowed=", ".join(MECHANISMS))]
+    if mechanism == "OAUTHBEARER" and not made.keys() & {OAUTH_METHOD, "sasl.oauthbearer.config"}:
+        what = f"is missing: sasl.mechanism={mechanism} needs it"
+        return [PropertyProblem(prefix + OAUTH_METHOD, what, allowed="oidc")]
     if (mechanism == "PLAIN" or mechanism.startswith("SCRAM")) and not (
         made.get("sasl.username") and made.get("sasl.password")
     ):
@@ -125,19 +136,21 @@ Special = Callable[[str, Mapping[str, str]], dict[str, str]]
 
 def _jaas(value: str, _named: Mapping[str, str]) -> dict[str, str]:
     match = JAAS.fullmatch(value)
-    if match is None:
+    options = {} if match is None else dict(JAAS_OPTION.findall(match["options"]))
+    if not options or not options.keys() <= JAAS_NAMES.keys():
         raise ValueError(
-            "only PlainLoginModule and ScramLoginModule with username and password have an equivalent; "
-            "otherwise set sasl.username, sasl.password, or the sasl.oauthbearer.* of librdkafka"
+            "only PlainLoginModule and ScramLoginModule with username and password, and "
+            "OAuthBearerLoginModule with clientId, clientSecret and scope have an equivalent; otherwise "
+            "set the sasl.oauthbearer.* of librdkafka"
         )
     # JAAS quotes a quotation mark or backslash by a backslash.
-    options = {
-        name: re.sub(r"\\(.)", r"\1", text) for name, text in JAAS_OPTION.findall(match["options"])
-    }
-    return {
-        "sasl.username": options.get("username", ""),
-        "sasl.password": options.get("password", ""),
-    }
+    return {JAAS_NAMES[name]: re.sub(r"\\(.)", r"\1", text) for name, text in options.items()}
+
+
+def _login_handler(value: str, _named: Mapping[str, str]) -> dict[str, str]:
+    if not re.fullmatch(r"org\.apache\.kafka\.[\w.]+\.OAuthBearerLoginCallbackHandler", value):
+        raise ValueError("it names a Java class; see sasl.oauthbearer.method")
+    return {OAUTH_METHOD: "oidc"}
 
 
 def _truststore(value: str, named: Mapping[str, str]) -> dict[str, str]:
@@ -217,6 +230,7 @@ SPECIAL: Final[Mapping[str, Special]] = {
     "metric.reporters": _none_of,
     "partitioner.class": _partitioner,
     "sasl.jaas.config": _jaas,
+    "sasl.login.callback.handler.class": _login_handler,
     # An empty value switches Java's check off.
     "ssl.endpoint.identification.algorithm": lambda value, _named: {
         "ssl.endpoint.identification.algorithm": value or "none"
@@ -234,7 +248,6 @@ NOT_THERE: Final[Mapping[str, str]] = {
     "ssl.enabled.protocols": "librdkafka takes the newest that both sides have",
     "ssl.provider": "librdkafka uses OpenSSL",
     "security.providers": "librdkafka uses OpenSSL",
-    "sasl.login.callback.handler.class": "it names a Java class; see sasl.oauthbearer.method",
     "sasl.client.callback.handler.class": "it names a Java class",
     "sasl.login.class": "it names a Java class",
     "partitioner.ignore.keys": "partitioner=random does that",
