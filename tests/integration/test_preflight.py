@@ -305,7 +305,13 @@ def test_partitions_are_published_by_other_names_than_the_profile_has(pipeline, 
     "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
     settings={"publish.via.partition.root": True},
 )
-def test_a_partition_that_is_half_detached_is_reported(pipeline):
+def test_partitions_that_are_half_detached_or_unlogged_are_reported(pipeline):
+    pipeline.database.execute(
+        "CREATE UNLOGGED TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)"
+    )
+    check = pipeline.doctor()["partitions"]
+    assert "public.p2 is unlogged" in check.found
+    pipeline.database.execute(check.remedy)
     with pipeline.database.connect(autocommit=False) as reader:
         reader.execute("SELECT FROM p")
         with pytest.raises(QueryCanceled):

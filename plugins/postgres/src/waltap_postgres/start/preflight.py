@@ -70,6 +70,11 @@ SELECT inhparent::regclass::text, inhrelid::regclass::text FROM pg_inherits i
  WHERE (to_jsonb(i) ->> 'inhdetachpending')::bool AND %s::oid[] && ARRAY[inhparent, inhrelid] ORDER BY 2
 """
 
+UNLOGGED_SQL = f"""{TREE}
+SELECT c.oid::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.relation
+ WHERE c.relpersistence = 'u' ORDER BY 1
+"""
+
 NOT_FULL_SQL = f"""{TREE}
 SELECT c.oid::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.relation
  WHERE c.relkind = 'r' AND c.relreplident <> 'f' ORDER BY 1
@@ -199,7 +204,7 @@ class PreflightChecks:
                 user=sql_name(self.properties.user),
             )
             return [*checks, PreflightCheck.failed("publication", refused)]
-        checks += [*self._publication(planned), *self._detaching()]
+        checks += [*self._publication(planned), *self._partitions()]
         return [*checks, *self._identities(planned)]
 
     def _decoding(self) -> list[PreflightCheck]:
@@ -396,10 +401,13 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             )
         ]
 
-    def _detaching(self) -> list[PreflightCheck]:
-        """Report partitions that DETACH CONCURRENTLY left half detached."""
+    def _partitions(self) -> list[PreflightCheck]:
+        """Report partitions whose changes may not come."""
         oids = [table.relation.oid for table in self.captured]
-        # The server crashes if it decodes them for FOR ALL TABLES WITH (publish_via_partition_root).
+        names = [sql_name(*table.relation.table_id) for table in self.captured]
+        unlogged = self.catalogue.query(UNLOGGED_SQL, (names,))
+        # DETACH CONCURRENTLY can end half way. The server crashes if it decodes such a partition for
+        # FOR ALL TABLES WITH (publish_via_partition_root).
         return [
             PreflightCheck.warning(
                 "partitions",
@@ -407,6 +415,13 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
                 f"ALTER TABLE {of} DETACH PARTITION {part} FINALIZE",
             )
             for of, part in self.catalogue.query(DETACHING_SQL, (oids,))
+        ] + [
+            PreflightCheck.warning(
+                "partitions",
+                f"{part} is unlogged: only a snapshot has its rows",
+                f"ALTER TABLE {part} SET LOGGED",
+            )
+            for (part,) in unlogged
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
