@@ -15,7 +15,7 @@ from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES,
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.history import HistoryWriter
-from waltap_sinks.sql.net_changes import NetChanges, VersionCause
+from waltap_sinks.sql.net_changes import ArrivedRows, NetChanges, VersionCause
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
@@ -50,9 +50,7 @@ class SqlApplier:
         self._inserts_only = properties.mode == "insert"
         self._net_changes: dict[TargetName, NetChanges] = {}
         self._appended: dict[TargetShape, list[Tuple]] = {}
-        # Whose rows of the open transaction wait for its commit; other modes keep old keys.
-        self._unsettled: dict[TargetName, NetChanges] = {}
-        self._by_commit = properties.delete_mode == "delete" and not self._inserts_only
+        self._arrived = ArrivedRows()
         self._unsure: dict[TargetName, int] = {}
         # The table of the last statement, for messages.
         self.at: BoundTable | None = None
@@ -66,7 +64,8 @@ class SqlApplier:
 
     def forget(self) -> None:
         """Drop unwritten changes after the transaction was undone."""
-        self._net_changes, self._appended, self._unsettled = {}, {}, {}
+        self._net_changes, self._appended = {}, {}
+        self._arrived.clear()
         if self.history is not None:
             self.history.forget()
 
@@ -148,8 +147,8 @@ class SqlApplier:
 
     def add(self, part: TransactionPart) -> None:
         self._add(part.changes, part.commit_ts)
-        if part.complete and self._unsettled:
-            self._end_transaction()
+        if part.complete:
+            self._arrived.clear()
         if self.history is not None:
             self.history.add(part)
 
@@ -183,23 +182,9 @@ class SqlApplier:
             net = self._net_changes[shape.name] = NetChanges(shape)
         return net
 
-    def _end_transaction(self) -> None:
-        for net in self._unsettled.values():
-            net.end_transaction()
-        self._unsettled = {}
-
-    def _arrive(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
-        """Add rows of a deferrable key."""
-        net = self._unsettled[shape.name] = self._changes_of(shape)
-        assert shape.key_of is not None
-        for row in rows:
-            net.arrived.arrive(shape.key_of(row), row, row)
-
     def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape.key_of is None:
             self._append(shape, rows)
-        elif shape.deferrable and self._by_commit:
-            self._arrive(shape, rows)
         else:
             self._changes_of(shape).insert(rows)
 
@@ -218,7 +203,6 @@ class SqlApplier:
             if other is not shape and (other.relation.oid == oid or other.name == shape.name)
         ]
         if any(other in self._appended or self._net_changes[other.name] for other in alike):
-            self._end_transaction()
             self.apply()
         # An earlier version may return, and must then be seen as another one.
         for other in alike:
@@ -240,19 +224,19 @@ class SqlApplier:
                 if images is not None:
                     assert shape.key_of is not None
                     key = shape.key_of(images[1])
-                    if shape.deferrable and self._by_commit:
-                        net.leave(key, images[0], ts)
-                    else:
+                    if not self._arrived.leave(net, key, images[0], ts):
                         net.delete(key, ts)
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         net, key_of = self._changes_of(shape), shape.key_of
         assert key_of is not None
         before, row, old = shape.plan.update(change)
-        if shape.deferrable and self._by_commit and before is not None:
-            net.leave(key_of(before), before, ts)
-            self._arrive(shape, [row])
-        elif old is None:
+        if old is None:
+            if not self._arrived or self._arrived.change(net, before, row, row, ts):
+                net.put(row)
+            return
+        found = net.state(key_of(row))
+        if self._arrived.leave(net, key_of(old), before, ts):
             net.put(row)
         # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
         elif (
@@ -261,6 +245,8 @@ class SqlApplier:
             or not net.move(key_of(old), row, ts)
         ):
             self._move(shape, key_of(old), row, change.old_kind)
+            found = None
+        self._arrived.arrive(shape, change, row, found)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple, kind: OldTuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
@@ -295,8 +281,8 @@ class SqlApplier:
             return
         found = (self._shapes.of(relation) for relation in change.relations)
         shapes = [s for s in found if s is not None and not self._is_history_only(s)]
-        self._end_transaction()
         self.apply()
+        self._arrived.clear()
         if not shapes:
             return
         tables = [self._tables.of(shape) for shape in shapes]
@@ -362,6 +348,7 @@ class SqlApplier:
         for net in by_table.values():
             net.clear()
         self._appended = {}
+        self._arrived.written()
         if self.history is not None:
             self.history.apply()
 

@@ -11,6 +11,7 @@ from waltap.changes.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap_sinks.sql.net_changes import (
+    ArrivedRows,
     HistoryChanges,
     RowVersion,
     VersionCause,
@@ -56,6 +57,7 @@ class HistoryWriter:
         self._rows = RowWriter(target)
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
+        self._arrived = ArrivedRows()
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
         # An inserted row may exist: changes before it were refused or come again later.
@@ -78,6 +80,7 @@ class HistoryWriter:
     def forget(self) -> None:
         """Drop unwritten versions after the transaction was undone."""
         self._logs = {}
+        self._arrived.clear()
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -115,13 +118,9 @@ class HistoryWriter:
                 key_of = log.shape.key_of
                 for change in run:
                     row: Tuple = change.new  # type: ignore[union-attr]
-                    version = RowVersion(row, "c", cause, next(numbers))
-                    if log.shape.deferrable:
-                        log.arrived.arrive(key_of(row), row, version)
-                        continue
                     if self.doubtful:
                         log.end(key_of(row), cause.ts)
-                    log.begin(key_of(row), version)
+                    log.begin(key_of(row), RowVersion(row, "c", cause, next(numbers)))
             elif kind is DELETES:
                 for change in run:
                     self._delete(log, change, cause, next(numbers))  # type: ignore[arg-type]
@@ -129,15 +128,7 @@ class HistoryWriter:
                 for change in run:
                     self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
         if part.complete:
-            self._end_transaction(cause.ts)
-
-    def _end_transaction(self, ts: int) -> None:
-        """Open the versions that stay at deferrable keys."""
-        for log in self._logs.values():
-            for key, version in log.arrived.taken().items():
-                if self.doubtful:
-                    log.end(key, ts)
-                log.begin(key, version)
+            self._arrived.clear()
 
     def _update(
         self, log: HistoryChanges, change: Update, cause: VersionCause, number: int
@@ -145,20 +136,20 @@ class HistoryWriter:
         key_of = log.shape.key_of
         assert key_of is not None
         before, row, old = log.shape.plan.update(change)
-        if log.shape.deferrable and before is not None:
-            log.leave(key_of(before), before, cause.ts)
-            version = RowVersion(row, "u" if old is None else "c", cause, number)
-            if old is not None:
-                log.close(null_missing(old), "d", cause, number)
-                version.sub = 1
-            log.arrived.arrive(key_of(row), row, version)
-            return
+        key = key_of(row)
         if old is None:
+            if self._arrived:
+                covered = RowVersion(row, "u", cause, number, ends=cause.ts)
+                if not self._arrived.change(log, before, row, covered, cause.ts):
+                    log.versions.append(covered)
+                    return
             self._put(log, row, "u", cause, number)
             return
-        row, lender = log.replace(key_of(old), row, cause.ts)
+        lender = None
+        if not self._arrived.leave(log, key_of(old), before, cause.ts):
+            row, lender = log.replace(key_of(old), row, cause.ts)
         log.close(null_missing(old), "d", cause, number)
-        key = key_of(row)
+        self._arrived.arrive(log.shape, change, row, log.state(key))
         log.end(key, cause.ts)
         log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 
@@ -179,9 +170,7 @@ class HistoryWriter:
         if images is not None:
             before, identifying = images
             key = log.shape.key_of(identifying)
-            if log.shape.deferrable:
-                log.leave(key, before, cause.ts)
-            else:
+            if not self._arrived.leave(log, key, before, cause.ts):
                 log.end(key, cause.ts)
             log.close(filled(before, identifying), "d", cause, number)
 
@@ -218,7 +207,7 @@ class HistoryWriter:
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
-        self._end_transaction(cause.ts)
+        self._arrived.clear()
         # One truncate of several tables is an entry in each history.
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
@@ -330,6 +319,7 @@ class HistoryWriter:
         if complete:
             self._rows.insert(table, complete)
         log.clear()
+        self._arrived.written()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a new key has none."""

@@ -4,12 +4,13 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from waltap.base.import_rules import pa
+from waltap.changes.decode.message import OldTuple, Update
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
-from waltap_sinks.sql.shape import HistoryShape, TargetShape
+from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape
 
 EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
 
@@ -33,38 +34,6 @@ def filled(row: Tuple, before: Tuple) -> Tuple:
     return null_missing(tuple(old if isinstance(new, MissingValue) else new for new, old in pairs))
 
 
-T = TypeVar("T")
-
-
-class ArrivedRows(dict[Any, list[tuple[Tuple, T]]]):
-    """Hold the rows that arrived at each deferrable key, until the transaction ends.
-
-    Such a key is checked at the commit. Until then several rows can have it, and the full old
-    tuple shows which of them leaves.
-    """
-
-    def arrive(self, key: Any, row: Tuple, item: T) -> None:
-        self.setdefault(key, []).append((row, item))
-
-    def leave(self, key: Any, before: Tuple) -> T | None:
-        """Return the item of ``before``; None: it had ``key`` before the transaction."""
-        rows = self.get(key, [])
-        for at in reversed(range(len(rows))):
-            if all(map(_alike, rows[at][0], before)):
-                return rows.pop(at)[1]
-        return None
-
-    def taken(self) -> dict[Any, T]:
-        """Return the item that stays at each key, and forget all."""
-        stayed = {key: rows[-1][1] for key, rows in self.items() if rows}
-        self.clear()
-        return stayed
-
-
-def _alike(one: Value, other: Value) -> bool:
-    return one == other or isinstance(one, MissingValue) or isinstance(other, MissingValue)
-
-
 # --- the last row of each key ---------------------------------------------------------------------
 
 # Most bytes that are joined to columns: Arrow holds at most 2 GiB of text.
@@ -78,7 +47,7 @@ class NetChanges:
     statement: write ``gone`` first, then ``puts``, then ``fresh``.
     """
 
-    __slots__ = ("added", "arrived", "brief", "fresh", "gone", "puts", "shape")
+    __slots__ = ("added", "brief", "fresh", "gone", "puts", "shape")
 
     def __init__(self, shape: TargetShape) -> None:
         self.shape = shape
@@ -93,11 +62,9 @@ class NetChanges:
         self.gone: dict[Any, int] = {}
         # Keys of `gone` whose row was inserted in the same batch: the target never had them.
         self.brief: set[Any] = set()
-        # Rows of the open transaction, if the key is deferrable.
-        self.arrived = ArrivedRows[Tuple]()
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.fresh or self.puts or self.gone or self.arrived)
+        return bool(self.added or self.fresh or self.puts or self.gone)
 
     def clear(self) -> None:
         self.added = []
@@ -188,19 +155,96 @@ class NetChanges:
         self.puts[key] = row
         return True
 
-    def leave(self, key: Any, before: Tuple, ts: int) -> None:
-        """Take the row ``before`` from a deferrable key."""
-        if self.arrived.leave(key, before) is None:
-            self.delete(key, ts)
+    def state(self, key: Any) -> Any:
+        self._key_added()
+        return self.fresh.get(key), self.puts.get(key), self.gone.get(key), key in self.brief
 
-    def end_transaction(self) -> None:
-        """Take the rows of a deferrable key as its transaction leaves them."""
-        for key, row in self.arrived.taken().items():
-            if key in self.gone and key not in self.brief:
-                del self.gone[key]
-                self.puts[key] = row
-            else:
-                self.insert([row])
+    def replaced(self, state: Any, row: Tuple | None, ts: int) -> Any:
+        """Return ``state`` with another row, or none since ``ts``."""
+        fresh, put, gone, brief = state
+        if row is None:
+            return None, None, ts, brief or fresh is not None
+        return (None, row, gone, brief) if fresh is None else (row, put, gone, brief)
+
+    def restore(self, key: Any, state: Any) -> None:
+        fresh, put, gone, brief = state
+        _set(self.fresh, key, fresh)
+        _set(self.puts, key, put)
+        _set(self.gone, key, gone)
+        (self.brief.add if brief else self.brief.discard)(key)
+
+
+def _set(held: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is not None:
+        held[key] = value
+    else:
+        held.pop(key, None)
+
+
+class ArrivedRows(dict[tuple[TargetName, Any], list[list[Any]]]):
+    """Hold the rows that arrived at each key, until the transaction ends.
+
+    A deferrable key is checked at the commit. Until then several rows can have it, and full old
+    tuples show which of them changes. Each row comes with the state of the key that it found, which
+    returns if the row leaves again. It is None once the row is in the target.
+    """
+
+    def arrive(self, shape: TargetShape, change: Update, row: Tuple, found: Any) -> None:
+        if change.old_kind is OldTuple.FULL:
+            assert shape.key_of is not None
+            self.setdefault((shape.name, shape.key_of(row)), []).append([row, found])
+
+    def leave(self, held: "HeldKeys", key: Any, before: Tuple | None, ts: int) -> bool:
+        """Take the row ``before`` away; return False if nothing is known of other rows."""
+        rows = self.get((held.shape.name, key)) if self else None
+        if not rows:
+            return False
+        at = _last_alike(rows, before)
+        if at < 0:  # it was there first
+            rows[0][1] = rows[0][1] and held.replaced(rows[0][1], None, ts)
+            return True
+        found = rows.pop(at)[1]
+        if at < len(rows):
+            rows[at][1] = found
+        elif found is None:
+            return False
+        else:
+            held.restore(key, found)
+        return True
+
+    def change(self, held: "HeldKeys", before: Tuple | None, row: Tuple, new: Any, ts: int) -> bool:
+        """Change the row ``before``; return False if a later one covers it.
+
+        ``new`` is what ``held`` is to have of it.
+        """
+        assert held.shape.key_of is not None
+        rows = self.get((held.shape.name, held.shape.key_of(row)))
+        if not rows:
+            return True
+        at = _last_alike(rows, before)
+        if at >= 0:
+            rows[at][0] = row
+        if at + 1 == len(rows):
+            return True
+        cover = rows[at + 1]
+        cover[1] = cover[1] and held.replaced(cover[1], new, ts)
+        return False
+
+    def written(self) -> None:
+        for rows in self.values():
+            rows[:] = [[row, None] for row, _found in rows]
+
+
+def _last_alike(rows: Sequence[list[Any]], before: Tuple | None) -> int:
+    """Return the index of the last row that may be ``before``, or -1."""
+    for at in reversed(range(len(rows))):
+        if before is None or all(map(_alike, rows[at][0], before)):
+            return at
+    return -1
+
+
+def _alike(one: Value, other: Value) -> bool:
+    return one == other or isinstance(one, MissingValue) or isinstance(other, MissingValue)
 
 
 # --- versions of rows -----------------------------------------------------------------------------
@@ -271,8 +315,6 @@ class HistoryChanges:
     open: dict[Any, RowVersion | None] = field(default_factory=dict)
     # Keys whose open version is in the target, with the time that closes it.
     closes: dict[Any, int] = field(default_factory=dict)
-    # Versions of the open transaction, if the key is deferrable.
-    arrived: ArrivedRows[RowVersion] = field(default_factory=ArrivedRows[RowVersion])
 
     def clear(self) -> None:
         self.versions, self.open, self.closes = [], {}, {}
@@ -299,15 +341,6 @@ class HistoryChanges:
         self.open[key] = None
         return before
 
-    def leave(self, key: Any, before: Tuple, ts: int) -> None:
-        """Close the version of the row ``before``, which leaves a deferrable key."""
-        version = self.arrived.leave(key, before)
-        if version is None:
-            self.end(key, ts)
-        else:
-            version.ends = ts
-            self.versions.append(version)
-
     def replace(self, old: Any, row: Tuple, ts: int) -> tuple[Tuple, Any]:
         """Close the open version of ``old``, whose row becomes ``row``.
 
@@ -322,6 +355,29 @@ class HistoryChanges:
         if before is None:
             return row, None
         return merged(row, before.row), before.lender
+
+    def state(self, key: Any) -> Any:
+        return key in self.open, self.open.get(key), self.closes.get(key)
+
+    def replaced(self, state: Any, version: RowVersion | None, ts: int) -> Any:
+        """Return ``state`` with another open version, or none since ``ts``."""
+        known, _version, closes = state
+        return True, version, closes if known else ts
+
+    def restore(self, key: Any, state: Any) -> None:
+        """Return to ``state``; the open version ends."""
+        present = self.open.pop(key)
+        if present is not None:
+            present.ends = present.cause.ts
+        known, version, closes = state
+        _set(self.closes, key, closes)
+        if version is not None:
+            version.ends = None
+        if known:
+            self.open[key] = version
+
+
+HeldKeys = NetChanges | HistoryChanges
 
 
 @lru_cache(maxsize=256)

@@ -94,8 +94,6 @@ class TargetShape:
         self.key_of: Callable[[Tuple], Any] | None = (
             itemgetter(*identifying) if identifying else None
         )
-        # Two rows can have one key until the commit; old tuples are whole rows.
-        self.deferrable = bool(self.key) and _defers(plan.relation)
 
     def leave_out(self, indexes: Collection[int]) -> None:
         """Leave out the columns at these indexes, except columns of the key."""
@@ -117,10 +115,6 @@ class TargetShape:
         if column.mask is not None:
             values = [column.mask(value) for value in values]
         return values
-
-
-def _defers(relation: Relation) -> bool:
-    return relation.deferrable and all(column.in_identity for column in relation.columns)
 
 
 def target_name(relation: Relation, topic: str, pattern: str, *, schemas: bool) -> TargetName:
@@ -270,7 +264,7 @@ class HistoryShape(TargetShape):
             TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
             for n, column in enumerate(computed)
         )
-        self.key, self.key_of, self.deferrable = base.key, base.key_of, base.deferrable
+        self.key, self.key_of = base.key, base.key_of
         self.valid_to, self.current = prefix + "valid_to", prefix + "is_current"
 
 
