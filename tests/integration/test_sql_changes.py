@@ -108,10 +108,12 @@ PRESENT = "(SELECT id, name FROM seats_history WHERE _is_current) t"
 
 @pytest.mark.parametrize("size", [100, 2])
 def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
-    """One after the other, so that two have a key for a moment; the bound cuts the transaction."""
-    chance = random.Random(size)
-    source, target = Model(), place.opened(transaction_max_rows=size, history_mode="beside")
-    target.write(batch(source.inserted(SEATS, *[[str(n), f"name {n}"] for n in range(8)])))
+    """One after the other, so that two have a key for a moment. The bound cuts the transaction, and it
+    breaks off once."""
+    chance, settings = random.Random(size), {"transaction_max_rows": size, "history_mode": "beside"}
+    source, target = Model(), place.opened(**settings)
+    last = source.inserted(SEATS, *[[str(n), f"name {n}"] for n in range(8)])
+    target.write(batch(last))
     rows = source.rows["public.seats"]
     for _ in range(8):
         keys = chance.sample([row[0] for row in rows], len(rows))
@@ -121,13 +123,17 @@ def test_rows_exchange_a_deferrable_key_in_one_transaction(place, size):
             old = rows[at][0]
             which = sum(row[0] == old for row in rows[:at])
             source.update(SEATS, [old], which=which, id=key)
-        part = source.commit()
-        done = 0
-        for piece in in_parts(
-            part, *[size] * (len(part.changes) // size), len(part.changes) % size
-        ):
-            done += len(piece.changes)
-            target.write(batch(piece) if piece.complete else _upto(piece, done))
+        before, last = last, source.commit()
+        pieces = -(-len(last.changes) // size)
+        sizes = [*[size] * (pieces - 1), len(last.changes) - size * (pieces - 1)]
+        for end in (chance.randrange(pieces), pieces):
+            for number, piece in enumerate(in_parts(copy_of(last), *sizes)[:end], 1):
+                made = batch(piece)
+                if not piece.complete:
+                    made.position = Position(before.end_lsn, last.commit_lsn, number * size)
+                target.write(made)
+            target.close()
+            target = place.opened(**settings)
         assert place.rows("seats", "id", "name") == model(rows)
         assert place.rows(PRESENT, "id", "name") == model(rows)
 

@@ -244,9 +244,10 @@ def checks_of(sink: Sink) -> list[PreflightCheck]:
 
 
 def flush_acknowledged(sink: Sink, last: int, at: Positions) -> Position | Positions | None:
-    """Flush the sink, and wait until batch ``last``, which ends ``at``, is acknowledged.
+    """Flush the sink, and wait until batch ``last`` is acknowledged.
 
-    Raises: SinkError; UnusableResult of a sink that does not wait.
+    Return the position, which is ``at`` for a sink that acknowledges. Raises: SinkError; UnusableResult
+    of a sink that does not wait.
     """
     if not isinstance(sink, AcknowledgingSink):
         return sink.flush()

@@ -77,6 +77,11 @@ class SqlApplier:
         for name in self._net_changes:
             self._unsure[name] = UNSURE_FOR
 
+    @property
+    def exchanges_keys(self) -> bool:
+        """Whether rows of the open transaction may share a key."""
+        return bool(self._arrived or (self.history and self.history.arrived))
+
     def begins_batch(self) -> None:
         """Count a batch, whatever pieces it is applied in."""
         self._unsure = {name: left - 1 for name, left in self._unsure.items() if left > 1}

@@ -57,7 +57,8 @@ class HistoryWriter:
         self._rows = RowWriter(target)
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
-        self._arrived = ArrivedRows()
+        # Rows of the open transaction that may share a key.
+        self.arrived = ArrivedRows()
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
         # An inserted row may exist: changes before it were refused or come again later.
@@ -80,7 +81,7 @@ class HistoryWriter:
     def forget(self) -> None:
         """Drop unwritten versions after the transaction was undone."""
         self._logs = {}
-        self._arrived.clear()
+        self.arrived.clear()
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class HistoryWriter:
                 for change in run:
                     self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
         if part.complete:
-            self._arrived.clear()
+            self.arrived.clear()
 
     def _update(
         self, log: HistoryChanges, change: Update, cause: VersionCause, number: int
@@ -138,18 +139,18 @@ class HistoryWriter:
         before, row, old = log.shape.plan.update(change)
         key = key_of(row)
         if old is None:
-            if self._arrived:
+            if self.arrived:
                 covered = RowVersion(row, "u", cause, number, ends=cause.ts)
-                if not self._arrived.change(log, before, row, covered, cause.ts):
+                if not self.arrived.change(log, before, row, covered, cause.ts):
                     log.versions.append(covered)
                     return
             self._put(log, row, "u", cause, number)
             return
         lender = None
-        if not self._arrived.leave(log, key_of(old), before, cause.ts):
+        if not self.arrived.leave(log, key_of(old), before, cause.ts):
             row, lender = log.replace(key_of(old), row, cause.ts)
         log.close(null_missing(old), "d", cause, number)
-        self._arrived.arrive(log.shape, change, row, log.state(key))
+        self.arrived.arrive(log.shape, change, row, log.state(key))
         log.end(key, cause.ts)
         log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 
@@ -170,7 +171,7 @@ class HistoryWriter:
         if images is not None:
             before, identifying = images
             key = log.shape.key_of(identifying)
-            if not self._arrived.leave(log, key, before, cause.ts):
+            if not self.arrived.leave(log, key, before, cause.ts):
                 log.end(key, cause.ts)
             log.close(filled(before, identifying), "d", cause, number)
 
@@ -207,7 +208,7 @@ class HistoryWriter:
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
-        self._arrived.clear()
+        self.arrived.clear()
         # One truncate of several tables is an entry in each history.
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
@@ -319,7 +320,7 @@ class HistoryWriter:
         if complete:
             self._rows.insert(table, complete)
         log.clear()
-        self._arrived.written()
+        self.arrived.written()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a new key has none."""

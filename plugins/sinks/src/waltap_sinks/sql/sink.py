@@ -518,7 +518,9 @@ class SqlSink(Sink):
             len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
             for part in parts
         )
-        if position is not None:  # changes from an older offset must not move the position back
+        # After a commit a new process would not know which of the rows that share a key leaves.
+        if position is not None and not self._applier.exchanges_keys:
+            # Changes from an older offset must not move the position back.
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
 
