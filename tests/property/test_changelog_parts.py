@@ -96,14 +96,3 @@ def test_parts_hold_what_whole_transactions_do(transactions, chunk_rows, memory,
         assert found[table.name] == expected[table.name]
         # Without the earlier columns of a transaction, the mark is set to be safe.
         assert found[f"{table.name} crossed"] >= expected[f"{table.name} crossed"]
-
-
-def test_transactions_in_parts_share_a_segment():
-    db = Database()
-    parts: list[TransactionPart] = []
-    for number in range(9):
-        db.insert(KEYED, *[[str(10 * number + n), "x"] for n in range(4)])
-        parts += in_parts(db.commit(), 3, 1)
-    found = content([batch(part) for part in parts], {})
-    assert [row["id"] // 10 for row in found["public.keyed"]["rows"]] == sorted([*range(9)] * 4)
-    assert found["public.keyed segments"] == 1

@@ -1,6 +1,5 @@
 """COPY's text format: what a server writes is read back, as rows and as columns, wherever the bytes are cut."""
 
-import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
@@ -51,31 +50,6 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 TABLES = WIDTHS.flatmap(lambda width: st.lists(st.tuples(*[VALUES] * width), max_size=12))
 
 
-@given(TABLES, st.lists(st.integers(0, 2000), max_size=8))
-def test_rows_come_back_however_the_bytes_are_cut(rows, cuts):
-    width = len(rows[0]) if rows else 1
-    found = [row for block in copy_rows(pieces_of(written(rows), cuts), width) for row in block]
-    assert found == rows
-
-
-@given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=4))
-def test_rows_of_a_table_without_columns_are_counted(count, cuts):
-    found = [row for block in copy_rows(pieces_of(b"\n" * count, cuts), 0) for row in block]
-    assert found == [()] * count
-
-
-@given(TABLES.filter(bool), st.data())
-def test_data_that_ends_early_is_an_error(rows, draw):
-    data = written(rows)
-    ends = [match.end() for match in re.finditer(b"\n", data)]
-    kept = draw.draw(st.integers(1, len(data) - 1).filter(lambda n: n not in ends) if len(data) > 1
-                     else st.nothing() | st.just(0))  # fmt: skip
-    if kept in {0, *ends}:
-        return
-    with pytest.raises(DecodeError, match="newline at the end"):
-        list(copy_rows([data[:kept]], len(rows[0])))
-
-
 @given(st.binary(max_size=60), st.integers(0, 4), st.lists(st.integers(0, 60), max_size=3))
 def test_any_bytes_give_rows_of_that_width_or_a_decode_error(data, width, cuts):
     try:
@@ -93,6 +67,8 @@ def test_a_row_of_another_width_is_named_by_its_offset_from_the_first_piece(read
     with pytest.raises(DecodeError, match="expected 2 columns, found 3 in row [01]") as caught:
         list(read([b"1\t2\n", b"3\t4\n5\t6\t7\n"], 2))
     assert caught.value.offset == 8
+    with pytest.raises(DecodeError, match="newline at the end"):
+        list(read([b"1\t2\n", b"3\t4"], 2))
 
 
 # --- as columns ----------------------------------------------------------------------------------
@@ -221,28 +197,3 @@ def test_any_messages_give_what_a_splitter_gives(data, size, cuts):
         except (DecodeError, CopyEnded) as error:
             outcomes.append((b"", type(error)))
     assert outcomes[0] == outcomes[1]
-
-
-def test_an_error_of_the_server_comes_behind_the_rows_before_it():
-    rows = [b"%d\n" % n for n in range(100)]
-    error = b"E\0\0\0\x10C57014\0Mno\0\0"
-    data = answer(rows)[:-23] + error + b"Z\0\0\0\x05I"
-    with pytest.raises(CopyEnded) as caught:
-        received(data, 128, [])
-    assert caught.value.error is not None
-    assert caught.value.error.fields() == {"C": "57014", "M": "no"}
-
-
-def test_full_buffers_come_as_rows_in_place_and_are_columns():
-    rows = [b"%d\t\\N\ttext %d\n" % (n, n) for n in range(500)]
-    blocks = []
-    for found in filled(CopyBuffer(4096), answer(rows), [4096]):
-        if isinstance(found, HeadedRows):
-            block = copy_block(found, 3, len(found))
-            assert block is not None
-            blocks += list(block)
-        else:
-            blocks += [
-                row for some, _ in copy_pieces.pieces_of(iter([found]), 3, 1000) for row in some
-            ]
-    assert blocks == [(str(n), None, f"text {n}") for n in range(500)]

@@ -377,16 +377,3 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
     assert not (snapshots.state.queue or snapshots.state.awaiting_stream), "it comes to its end"
     assert not snapshots.state.chunks
     assert consumer.rows == server.states[-1]
-
-
-def test_a_suspended_snapshot_is_in_no_hurry():
-    suspended, state = True, IncrementalState(queue=[REQUEST])
-    snapshots = snapshots_of(
-        Server(positions=True), state, obeyed=True, suspended=lambda: suspended
-    )
-    snapshots.resume(0)
-    assert (snapshots.suspended, snapshots.waiting, snapshots.until) == (True, False, None)
-    suspended = False
-    snapshots.resume(0)
-    assert not snapshots.suspended
-    assert snapshots.until is not None

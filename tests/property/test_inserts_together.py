@@ -19,10 +19,8 @@ from waltap.changes.decode import (
     TransactionBlock,
     singly,
 )
-from waltap.changes.decode.frame_block import FrameBlock
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
-from waltap_decoders.pgoutput.tuple_columns import RunKind, runs
 
 OIDS = (0x0102_FFFE, 7)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20)
@@ -173,39 +171,6 @@ def test_frames_mean_the_same_together(frames, data):
 
 
 @given(st.data())
-def test_sound_rows_become_columns(data):
-    columns = data.draw(columns_of_tables().filter(bool))
-    cells = data.draw(st.lists(rows(columns, sound=True), min_size=2, max_size=30))
-    relation = wire.relation(OIDS[0], "s", "t", columns)
-    frames = [(8, wire.begin(9)), (0, relation), (8, wire.insert(OIDS[0], cells[0]))]
-    _, _, block = Together(context()).feed(
-        [*frames[:2], *((16 + at, wire.insert(OIDS[0], row)) for at, row in enumerate(cells))]
-    )[1:]
-    assert isinstance(block, InsertBlock)
-    assert [insert.new for insert in block] == [tuple(row) for row in cells[1:]]
-    assert [insert.lsn for insert in block] == [16 + at for at in range(1, len(cells))]
-
-
-@given(st.data())
-def test_sound_segments_become_columns(data):
-    columns = data.draw(columns_of_tables().filter(bool))
-    cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
-    relation = wire.relation(OIDS[0], "s", "t", columns, xid=51)
-    payloads = [wire.stream_start(50, first=True), relation]
-    for row in cells:
-        payloads.append(wire.insert(OIDS[0], row, 51))
-        if data.draw(st.booleans()):
-            payloads += [wire.stream_stop(), wire.stream_start(50, first=False)]
-    payloads += [wire.insert(OIDS[0], cells[0], 51), wire.stream_stop()]
-    decoder = Together(context(pgoutput__streaming="on"))
-    found = decoder.feed([(0, each) for each in payloads[:2]])
-    found += decoder.feed([(16, each) for each in payloads[2:]])
-    (block,) = [each for each in found if isinstance(each, InsertBlock)]
-    assert block.xid == 51
-    assert [insert.new for insert in block] == [tuple(row) for row in [*cells[1:], cells[0]]]
-
-
-@given(st.data())
 def test_sound_transactions_become_columns(data):
     columns = data.draw(columns_of_tables().filter(bool))
     cells = data.draw(st.lists(rows(columns, sound=True), min_size=3, max_size=30))
@@ -223,17 +188,3 @@ def test_sound_transactions_become_columns(data):
     assert [str(each) for each in singly(halves)] == [str(each) for each in singly([block])]
     expected = Singly(context()).feed(frames)[-3 * len(block) :]
     assert [str(each) for each in singly([block])] == [str(each) for each in expected]
-
-
-@given(st.lists(st.integers(1, 12), max_size=8), st.integers(2, 6))
-def test_every_run_that_is_long_enough_is_found(lengths, least):
-    # Tables and kinds alternate, so that no two runs are one.
-    frames: list[Frame] = []
-    expected: list[tuple[int, int]] = []
-    for number, length in enumerate(lengths):
-        kind = wire.update if number % 3 == 2 else wire.insert
-        if length >= least and kind is wire.insert:
-            expected.append((len(frames), len(frames) + length))
-        frames += [(1, kind(OIDS[number % 2], [str(number)]))] * length
-    found = runs(FrameBlock.of(frames), least) if frames else []
-    assert found == [(start, end, RunKind.INSERTS) for start, end in expected]

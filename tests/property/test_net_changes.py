@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltap_spark.compact.log_columns import key_codes
-from waltap_spark.compact.net_changes import Fill, LogColumns, NetRows, numbered
+from waltap_spark.compact.net_changes import Fill, LogColumns, NetRows
 
 Position = tuple[int, int, int, int]
 
@@ -165,42 +165,6 @@ def test_a_row_has_the_value_that_it_had_in_the_source(transactions, preexisting
 
 
 # --- keys and positions -----------------------------------------------------------------------------
-
-KEYS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "a", "A", "é"]))
-ROWS = st.lists(
-    st.tuples(KEYS, st.integers(1, 4), st.integers(-1, 3), st.integers(0, 1)), max_size=30
-)
-"""Keys and positions."""
-
-
-@given(rows=ROWS, cut=st.integers(0, 30), ordered=st.booleans())
-def test_the_last_row_of_each_key_is_left(rows, cut, ordered):
-    """Whatever the order in which rows come, and where segments end."""
-    rows = list({row[1:]: row for row in rows}.values())
-    rows = sorted(rows, key=lambda row: row[1:]) if ordered else rows
-    cut = min(cut, len(rows))
-    columns = [
-        pa.chunked_array(
-            [[row[0][n] for row in rows[:cut]], [row[0][n] for row in rows[cut:]]], kind
-        )
-        for n, kind in enumerate((pa.int64(), pa.string()))
-    ]
-    events = [
-        Event((1, *row[1:]), int(code), "u")
-        for row, code in zip(rows, key_codes(columns), strict=True)
-    ]
-    last = {rows[n][0]: n for n in sorted(range(len(rows)), key=lambda n: rows[n][1:])}
-    found, fills = net_changes(events, key_reused=False, exists=lambda _event: False).last_rows()
-    assert sorted(found) == sorted(last.values())
-    assert not fills
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=6))
-def test_rows_have_one_number_where_they_are_equal(rows):
-    columns = [np.array([row[n] for row in rows], np.int64) for n in range(2)]
-    numbers = numbered(columns).tolist()
-    assert len({*zip(rows, numbers, strict=True)}) == len(set(rows)) == len(set(numbers))
-    assert set(numbers) == set(range(len(set(rows))))
 
 
 NAN = float("nan")

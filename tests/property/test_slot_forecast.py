@@ -90,17 +90,6 @@ def test_a_stall_is_never_the_better_case(steps, budget, safe, free):
         assert reported.stalled_seconds <= reported.seconds * (1 + 1e-9)
 
 
-def test_what_is_kept_comes_no_sooner_than_what_is_written():
-    """A slot that was created again in the window, behind the one before: what it keeps seems to grow faster."""
-    readings = [
-        reading(float(at), (1 << 40) + 1000 * at, (1 << 40) - 10 * at * at)
-        for at in range(0, 601, 10)
-    ]
-    reported = forecast(readings, readings[-1][1].retained_bytes + 600_000)
-    assert reported.growth == reported.written == pytest.approx(1000)
-    assert reported.seconds == reported.stalled_seconds == pytest.approx(600)
-
-
 def test_rates_are_those_of_the_window():
     """A day of silence before a burst does not hide the burst."""
     quiet = [reading(float(at), 1000, 1) for at in range(0, 80_000, 1000)]

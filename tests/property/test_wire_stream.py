@@ -1,4 +1,4 @@
-"""The replication stream's framing: any cut of the bytes gives the same frames; damage is an error."""
+"""The replication stream: any cut of the bytes gives the same frames, damage is an error, LSNs survive their text."""
 
 import struct
 
@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap.errors import DecodeError
 from waltap_postgres.replication.wire import (
     LARGE_BYTES,
     CopyEnded,
     CopySplitter,
     ReplicationSplitter,
-    status_update,
 )
 
 LSNS = st.integers(0, (1 << 64) - 1)
@@ -66,6 +66,20 @@ def encoded(events: list[tuple[str, int, object]]) -> bytes:
     return out
 
 
+@given(LSNS)
+def test_an_lsn_is_read_back_from_its_text_padded_or_not(lsn):
+    assert parse_lsn(lsn_text(lsn)) == lsn
+    assert parse_lsn(f" {lsn >> 32:08x}/{lsn & 0xFFFFFFFF:08X}\n") == lsn
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "/1", "G/0", "1/123456789", "1/2/3", "-1/0", "1_0/0", "\u0661/0"]
+)
+def test_what_is_no_lsn_is_refused(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_lsn(text)
+
+
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     borders = [0, *sorted(c % (len(data) + 1) for c in cuts), len(data)]
     return [data[a:b] for a, b in zip(borders, borders[1:], strict=False) if a < b]
@@ -96,18 +110,6 @@ def test_libpq_gives_the_same_payload_by_payload(events, cuts):
     assert (single.wal_end, single.reply_requested) == (whole.wal_end, whole.reply_requested)
 
 
-@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4), LARGE)
-def test_any_bytes_give_frames_or_a_decode_error(data, cuts, large):
-    splitter = ReplicationSplitter(large_bytes=large, together=1)
-    try:
-        for piece in cut(data, cuts):
-            for lsn, payload in splitter.split(piece):
-                assert 0 <= lsn < 1 << 64
-                assert payload
-    except (DecodeError, CopyEnded):
-        pass
-
-
 @given(EVENTS.filter(bool), st.data())
 def test_a_flipped_byte_never_gives_anything_but_frames_or_an_error(events, draw):
     data = bytearray(encoded(events))
@@ -127,29 +129,6 @@ def test_an_absurd_length_is_refused_before_it_is_waited_for():
         ReplicationSplitter().split(b"d" + struct.pack("!I", (1 << 31) + 3) + b"w")
 
 
-def test_the_end_of_the_stream_brings_the_servers_error():
-    splitter = ReplicationSplitter()
-    body = b"SFATAL\0C57P01\0Mterminating connection\0\0"
-    with pytest.raises(CopyEnded) as caught:
-        splitter.split(STARTED + message(b"E", body))
-    assert caught.value.error is not None
-    assert caught.value.error.fields() == {
-        "S": "FATAL", "C": "57P01", "M": "terminating connection",
-    }  # fmt: skip
-
-
-@given(
-    st.lists(st.binary(max_size=60), max_size=10), st.lists(st.integers(0, 500), max_size=6), LARGE
-)
-def test_copy_data_comes_back_however_it_is_cut(chunks, cuts, large):
-    data = message(b"H", b"\0\0\1\0\0") + b"".join(message(b"d", c) for c in chunks)
-    data += message(b"c", b"") + message(b"C", b"COPY 1\0") + message(b"Z", b"I")
-    splitter = CopySplitter(large_bytes=large)
-    found = [payload for piece in cut(data, cuts) for payload in splitter.split(piece)]
-    assert found == chunks
-    assert splitter.done
-
-
 @given(
     st.lists(st.binary(max_size=60), max_size=5), st.lists(st.integers(0, 500), max_size=6), LARGE
 )
@@ -162,11 +141,3 @@ def test_an_error_after_rows_of_a_copy_is_not_missed(chunks, cuts, large):
             splitter.split(piece)
     assert caught.value.error is not None
     assert caught.value.error.fields()["C"] == "22012"
-
-
-@given(LSNS, LSNS, st.integers(-(1 << 40), 1 << 60), st.booleans())
-def test_a_status_update_says_what_it_was_reported(written, flushed, clock, reply):
-    data = status_update(written, flushed, clock, reply=reply)
-    assert data[:1] == b"d"
-    assert struct.unpack("!I", data[1:5])[0] == len(data) - 1
-    assert struct.unpack("!cQQQqB", data[5:]) == (b"r", written, flushed, flushed, clock, reply)
