@@ -50,14 +50,6 @@ def test_what_the_sink_was_reported_by_its_own_name_wins_and_the_connectors_own_
     assert examined(WORKER | own).profile.sink.properties.servers == "mine:1"
 
 
-def test_for_another_sink_they_have_no_effect_and_are_reported():
-    own = {"waltap.sink.type": "jsonl", "waltap.sink.path": "x", "producer.linger.ms": "9"}
-    resolution = examined(WORKER | own)
-    assert resolution.profile.sink.spec.name == "jsonl"
-    for name in ("bootstrap.servers", "producer.linger.ms"):
-        assert resolution.ignored[name] == "it is Kafka's, and the profile's sink is another"
-
-
 @pytest.mark.parametrize(
     "asked", [{"exactly.once.support": "Required"}, {"exactly.once.source.support": "enabled"}]
 )
@@ -178,26 +170,3 @@ def test_what_the_clients_do_not_take_is_refused_by_its_name(given, reported):
     for name, words in reported.items():
         (problem,) = [p for p in found if p.property in {name, f"producer.{name}"} or not name]
         assert all(word in str(problem) for word in words.split(" … "))
-
-
-def test_what_changes_nothing_is_accepted():
-    for count in ("1", "8"):
-        assert "tasks.max" in examined(WORKER | {"tasks.max": count}).ignored
-    for support in ("true", "false"):
-        converter = {
-            "value.converter": AVRO,
-            "schema.registry.url": "http://registry:8081",
-            "value.converter.enhanced.avro.schema.support": support,
-        }
-        assert examined(WORKER | converter).profile
-    given = {
-        "json.fail.invalid.schema": "true",
-        "schemas.cache.config": "1000",
-        "http.connect.timeout.ms": "60000",
-        "schema.registry.ssl.truststore.type": "PEM",
-    }
-    named = {f"value.converter.{name}": value for name, value in given.items()}
-    timeout = {"value.converter.http.read.timeout.ms": "60000"}
-    resolution = examined(WORKER | converter | named | timeout)
-    assert set(named) <= set(resolution.ignored)
-    assert not set(timeout) & set(resolution.ignored)

@@ -95,18 +95,6 @@ def test_a_mistake_is_reported_under_its_name_in_the_file(name, value, nearest, 
     assert words in str(problem)
 
 
-def test_all_that_is_wrong_is_in_one_list():
-    wrong = {
-        "debezium.sink.type": "pulsar",
-        "debezium.source.connector.class": "io.debezium.connector.mysql.MySqlConnector",
-        "debezium.source.errors.tolerance": "most",
-        "debezium.format.value": "protobff",
-        "debezium.source.slot.nme": "x",
-        "slot.name": "y",
-    }
-    assert wrong.keys() <= {problem.property for problem in problems(wrong)}
-
-
 def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch):
     monkeypatch.setenv("PG_SECRET", "geheim77")
     monkeypatch.setenv("DB_HOST_NAME", "db.example")
@@ -156,18 +144,6 @@ def test_what_holds_elsewhere_has_no_effect_and_is_reported():
     assert "debezium.sink.type is kafka" in resolution.ignored["debezium.sink.redis.address"]
     assert "%dev.debezium.source.slot.name" in resolution.ignored
     assert resolution.profile.connector.properties.slot_name == "p"
-
-
-def test_transforms_keep_their_order_and_their_names():
-    given = {
-        "debezium.transforms": "b,a",
-        "debezium.transforms.a.type": "route",
-        "debezium.transforms.b.type": "nosuch",
-    }
-    raw = read_debezium(TUTORIAL | given)
-    assert [each["type"].value for each in raw.transforms.values()] == ["nosuch", "route"]
-    assert list(raw.transforms) == ["debezium.transforms.b.", "debezium.transforms.a."]
-    assert "debezium.transforms.b.type" in {problem.property for problem in problems(given)}
 
 
 def test_waltaps_own_properties_win_wherever_they_stand():

@@ -1,6 +1,5 @@
 """The forms that patterns of tables and columns may have, and which of them match nothing."""
 
-import random
 from typing import Any
 
 import pytest
@@ -40,22 +39,6 @@ def test_a_column_and_a_table_may_be_named_with_their_database():
     assert matches("shop.public.orders", "tables", "public.orders")
     assert matches(r"shop\.(public|app)\.orders", "tables", "app.orders")
     assert not matches("shop.orders", "tables", "public.orders")
-
-
-def test_three_parts_of_a_column_are_read_in_both_ways():
-    assert matches(r"shop\.users\.secret", "columns", "shop.users.secret")
-    assert matches(r"shop\.users\.secret", "columns", "app.users.secret")
-    assert matches("shop.users", "tables", "shop.users")
-    assert not matches("shop.users", "tables", "public.users")
-
-
-def test_names_of_databases_may_have_any_letters():
-    chance = random.Random(7)
-    for _ in range(200):
-        database = "".join(chance.choices("aB-+.( $é1", k=chance.randint(1, 6)))
-        text = "".join(f"\\{c}" if c in "-+.($" else c for c in database)
-        for name in (rf"{text}\.users\.secret", rf"{text}.public.users.secret"):
-            assert matches(name, "columns", "public.users.secret", database), (database, name)
 
 
 def test_names_show_what_matches():
@@ -152,41 +135,3 @@ LOOKED_UP: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
 def test_patterns_are_looked_up(case):
     tables, columns, unused = LOOKED_UP[case]
     assert idle(tables, *columns) == unused
-
-
-TRANSFORMS: list[dict[str, str]] = [
-    {"type": "regex-router", "regex": "{}", "replacement": "x"},
-    {"type": "by-logical-table-router", "topic.regex": "{}", "topic.replacement": "x"},
-    {"type": "record-filter", "topic.regex": "{}", "condition": "true"},
-    {"type": "content-based-router", "topic.regex": "{}", "topic.expression": "null"},
-    {"type": "route", "regex": "{}", "replacement": "t.$1"},
-]
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t["type"])
-def test_patterns_of_tables_and_topics_are_looked_up(transform):
-    """A route is one pattern."""
-    route = transform["type"] == "route"
-    for regex, unused in (
-        (r"public\.(.*)" if route else r"shop\.public\.(.*)", False),
-        (r"public\.b;(.*)" if route else r"shop\.publik\..*", True),
-        (r"PUBLIK\.(.*)" if route else r"SHOP\..*", True),
-    ):
-        given = {name: value.replace("{}", regex) for name, value in transform.items()}
-        assert idle({"transforms": [given]}, "public.a.id") == ({regex} if unused else set())
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "kafka", "spark"])
-def test_a_profile_without_patterns_asks_the_source_for_no_names(kind):
-    sinks = {
-        "jsonl": {"path": "/lines"},
-        "kafka": {"bootstrap.servers": "b:1", "topic.creation.default.partitions": "3"},
-        "spark": {"path": "/tables", "format": "delta", "format.retention.hours": "3"},
-    }
-    tables = {"name": "p", "source": SOURCE, "sink": {"type": kind, **sinks[kind]}}
-    profile = resolve(read_tables(tables), Host())
-
-    def names() -> CatalogNames:
-        raise AssertionError("asked")
-
-    assert list(unmatched(profile, names)) == []

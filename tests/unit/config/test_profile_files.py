@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.harness.examined import examine
 
 from waltap import Pipeline
@@ -56,28 +54,6 @@ type = "second"
 [labels]
 team = "data"
 """
-
-
-def test_dotted_keys_of_toml_are_property_names(tmp_path):
-    raw = written(tmp_path, "p.toml", TOML)
-    assert values(raw) == {
-        "name": "shop",
-        "database.port": 5432,
-        "table.include.list": ["public.a", "public.b"],
-        "snapshot.mode": "custom",
-        "snapshot.mode.custom.name": "mine",
-        "max.batch.size": 10,
-    }
-    types = {section: setting.value for section, setting in raw.types.items()}
-    assert types == {"source": "postgres", "sink": "jsonl"}
-    assert raw.sink["path"].value == "x.jsonl"
-    assert [{n: s.value for n, s in t.items()} for t in raw.transforms.values()] == [
-        {"type": "first", "a.b": True},
-        {"type": "second"},
-    ]
-    assert raw.labels == {"team": "data"}
-    assert raw.settings["max.batch.size"].origin.endswith("p.toml [engine]")
-    assert (raw.debezium, raw.problems, raw.folder) == (False, [], tmp_path)
 
 
 def test_tables_that_cannot_be_taken_are_problems():
@@ -208,14 +184,6 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path, name, text, words):
         assert word in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_a_configuration_error(tmp_path):
-    absent = r"absent\.toml: cannot be read: No such .*waltap init"
-    with pytest.raises(ConfigurationError, match=absent):
-        load(tmp_path / "absent.toml")
-    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
-        load(tmp_path)
-
-
 # --- java.util.Properties --------------------------------------------------------------------------
 
 JAVA = [
@@ -251,44 +219,6 @@ def test_text_is_read_as_java_reads_it():
     for text in ("x=1\na=\\u12", "x=1\na=\\uzzzz"):
         with pytest.raises(ValueError, match="line 2: .*four hexadecimal digits"):
             parse_properties(text)
-
-
-def stored(values: dict[str, str]) -> str:
-    """Write ``values`` as java.util.Properties.store does, from its documentation."""
-
-    def escape(text: str, *, key: bool) -> str:
-        out = []
-        for at, letter in enumerate(text):
-            if letter in "\\=:#!":
-                out.append("\\" + letter)
-            elif letter == " ":
-                out.append("\\ " if key or at == 0 else " ")
-            elif letter in "\t\n\r\f":
-                out.append("\\" + {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}[letter])
-            elif not " " <= letter <= "~":
-                data = letter.encode("utf-16-be")
-                out += [f"\\u{data[i]:02X}{data[i + 1]:02X}" for i in range(0, len(data), 2)]
-            else:
-                out.append(letter)
-        return "".join(out)
-
-    return "".join(f"{escape(k, key=True)}={escape(v, key=False)}\n" for k, v in values.items())
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-
-
-@given(st.dictionaries(TEXT, TEXT, max_size=5))
-def test_reading_is_the_inverse_of_what_java_stores(values):
-    assert parse_properties(stored(values)) == values
-
-
-@given(st.text(st.sampled_from("ab=: \t\\\n\r#!u0"), max_size=40))
-def test_any_text_is_read_or_refused_with_a_value_error(text):
-    try:
-        parse_properties(text)
-    except ValueError as error:
-        assert str(error).startswith("line ")
 
 
 # --- secrets ---------------------------------------------------------------------------------------

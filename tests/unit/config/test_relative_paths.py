@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.harness.examined import examine
 
-import waltap
 from waltap.config.layers import load, read_tables
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
@@ -64,18 +62,6 @@ def test_paths_of_a_file_start_at_its_folder(name, tmp_path, monkeypatch):
     assert value(profile, "connector", "password") == "xyzzy"
 
 
-def test_the_state_folder_that_nobody_named_is_beside_the_file(tmp_path):
-    path = tmp_path / "p.toml"
-    for sink, place in (("jsonl", "lake"), ("changelog", "lake"), ("spark", "lake"), ("null", "")):
-        line = f'path = "{place}"\n' if place else ""
-        source = '[source]\ntype = "postgres"\ndatabase.dbname = "d"\n'
-        path.write_text(f'{source}[sink]\ntype = "{sink}"\n{line}')
-        profile = resolve(load(path), Host())
-        assert profile.engine.state_dir == tmp_path / ".waltap"
-        if place:
-            assert value(profile, "sink", "path") == str(tmp_path / "lake")
-
-
 def test_what_is_no_relative_path_stays(tmp_path):
     for sink, given in (("jsonl", "-"), ("changelog", "s3://bucket/x"), ("changelog", "/abs/x")):
         path = write(tmp_path, "p.toml", {"type": sink, "path": given})
@@ -108,27 +94,7 @@ def test_paths_of_tables_start_at_the_directory_of_the_call(tmp_path, monkeypatc
     assert value(profile, "sink", "path") == str(tmp_path / "x")
 
 
-def test_a_loop_over_tables_shows_where_its_paths_start(tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    tables = {
-        "source": {"type": "postgres", "database.dbname": "d", "database.hostname": "127.0.0.1"},
-        "engine": {"waltap.state.dir": "s"},
-    }
-    tables["source"]["database.port"] = "1"
-    with caplog.at_level("INFO", "waltap"), pytest.raises(Exception, match="WT-2002"):
-        list(waltap.stream(tables))
-    assert str(tmp_path) in caplog.text
-
-
-def test_explain_shows_where_a_path_leads(tmp_path):
-    path = write(tmp_path, "p.toml", {"type": "jsonl", "path": "x.jsonl"})
-    shown = {e.name: (e.value, e.origin) for e in examine(load(path), Host()).explained}
-    assert shown["sink.path"] == (str(tmp_path / "x.jsonl"), f"{path} [sink]")
-    assert shown["waltap.state.dir"][0] == str(tmp_path / "state")
-    assert shown["database.password"][0] == "${file:secret}"
-
-
-@pytest.mark.parametrize("blank", ["", "  ", "${file:empty}"])
+@pytest.mark.parametrize("blank", ["  ", "${file:empty}"])
 def test_an_empty_path_is_refused_by_the_name_of_its_property(blank, tmp_path):
     (tmp_path / "empty").write_text("\n")
     for sink, name in (

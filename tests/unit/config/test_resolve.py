@@ -16,6 +16,8 @@ from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.cli.reference.properties import components
 from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.namespace import ValidationResult
+from waltap.config.pipeline_properties import EngineProperties
+from waltap.config.profile import Profile, changes
 from waltap.config.resolve import resolve, survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
@@ -232,38 +234,11 @@ def test_a_pipelines_name_becomes_an_identifier_that_no_other_name_gives(name, h
     assert len(found) == len(distinct)
 
 
-def test_a_connector_may_have_a_default_decoder_of_its_own(host):
-    class Own(ToyProperties):
-        plugin: str = declare("plugin.name", default="chunked", summary="Decoder.")
-
-    class Plugin:
-        @hookimpl
-        def register_connectors(self) -> list[ConnectorSpec]:
-            return [made(ConnectorSpec, "own", Own)]
-
-    host.register(Plugin(), "own")
-    assert resolve(toml({"type": "own"}), host).decoder.spec.name == "chunked"
-    given = toml({"type": "own", "plugin.name": "pgoutput"})
-    assert resolve(given, host).decoder.spec.name == "pgoutput"
-
-
 def test_an_alias_decoder_forces_its_options(host):
     found = examine(toml({"plugin.name": "chunked", "toy.chunks": False}), host)
     assert found.ignored == {"toy.chunks": "decoder chunked always has it as true"}
     profile = found.profile
     assert profile.decoder.properties == DecoderProperties(chunks=True)
-
-
-def test_topic_naming_without_properties_of_its_own_gets_the_capture_properties(host):
-    profile = resolve(toml({"topic.prefix": "p"}), host)
-    naming = profile.topic_naming
-    assert naming.properties is profile.capture
-    assert naming.spec.factory(naming.properties)("public", "t") == "p.public.t"
-
-
-def test_a_custom_snapshot_mode_is_found_by_its_name(host):
-    raw = toml({"snapshot.mode": "custom", "snapshot.mode.custom.name": "mine"})
-    assert resolve(raw, host).snapshotter.spec.name == "mine"
 
 
 def test_a_pipeline_has_a_name_and_a_topic_prefix(host):
@@ -293,14 +268,6 @@ def test_a_sink_argument_takes_the_place_of_the_profiles_sink(host):
     ):
         found = resolve(toml(), host, sink=argument).sink
         assert (found.spec.name, getattr(found.properties, "path", None)) == (sink, path)
-
-
-def test_properties_of_a_sink_without_a_type_are_for_the_argument(host):
-    given = {"size": 5}
-    found = resolve(toml(sink=given), host, sink="files:there").sink
-    assert found.properties == SinkProperties(path="there", size=5)
-    (problem,) = problems(toml(sink=given), host, sink="null")
-    assert "sink.size" in problem
 
 
 def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host):
@@ -338,14 +305,6 @@ def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink():
     of_all = [m for heading, _, m in components(Host()) if not heading.startswith("Sink")]
     names = {name for m in of_all for d in declarations(m) for name in {*d.names} - {*d.deprecated}}
     assert not [name for name in names if name.startswith(("sink.", "waltap.sink"))]
-
-
-def test_a_number_may_stand_where_a_text_is_wanted_and_an_alias_for_the_name(host):
-    raw = toml({"database.hostname": 5, "driver.keepalives": True, "slot": "s"})
-    properties = resolve(raw, host).connector.properties
-    assert isinstance(properties, ToyProperties)
-    assert (properties.hostname, properties.libpq) == ("5", {"driver.keepalives": "true"})
-    assert properties.slot == "s"
 
 
 # --- mistakes --------------------------------------------------------------------------------------
@@ -437,18 +396,6 @@ def test_a_component_that_is_not_there_is_named(host, raw, expected):
     assert all(" brings it" in text for text in found[1:])  # the distribution that has it
 
 
-def test_a_plugin_that_cannot_be_used_is_named_once_whatever_is_missing(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    info = tmp_path / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[waltap]\nacme = acme_is_not_there\n")
-    raw = toml({"type": "acme"}, sink={"type": "acme"})
-    found = problems(raw, Host())
-    assert sum("acme_is_not_there" in text for text in found) == 1
-    assert [text for text in found if text.startswith("plugins: plugin 'acme' of acme 1.0 failed")]
-
-
 # --- Debezium's files ------------------------------------------------------------------------------
 
 
@@ -468,20 +415,6 @@ def test_an_old_name_warns_and_beside_the_new_one_it_must_agree(host, caplog):
 
 
 # --- secrets ---------------------------------------------------------------------------------------
-
-
-def test_a_secret_shows_up_nowhere(host, monkeypatch, caplog):
-    monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
-    with caplog.at_level(logging.DEBUG):
-        raw = toml({"database.password": "${env:WALTAP_TEST_SECRET}", "slot": "s"})
-        resolution = examine(raw, host)
-    properties = resolution.profile.connector.properties
-    assert getattr(properties, "password") == "geheim"
-    assert explained(resolution)["database.password"][0] == "${env:WALTAP_TEST_SECRET}"
-    plain = examine(toml({"database.password": "geheim"}), host)
-    assert explained(plain)["database.password"][0] == "***"
-    for text in (repr(resolution), str(properties), repr(plain.profile), caplog.text):
-        assert "geheim" not in text
 
 
 def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(host):
@@ -530,86 +463,7 @@ def test_placeholders_are_filled_in_wherever_they_are(host, monkeypatch):
     ]
 
 
-def test_a_secret_that_cannot_be_read_is_a_mistake_like_others(host):
-    absent = "${env:WALTAP_TEST_ABSENT}"
-    raw = toml({"database.password": absent, "database.hostname": absent, "database.port": "x"})
-    text = f"needs the environment variable WALTAP_TEST_ABSENT, which is not set (given: {absent})"
-    assert problems(raw, host) == [
-        f"database.hostname: {text}",
-        f"database.password: {text}",
-        "database.port: input should be a valid integer, unable to parse string as an integer "
-        "(given: x); allowed: a whole number, at least 1, at most 65535",
-    ]
-
-
-def test_true_is_no_number_and_no_text_of_one(host):
-    for given in ({"database.port": True}, {"database.port": "true"}):
-        (problem,) = problems(toml(given), host)
-        assert problem.startswith("database.port: input should be a valid integer, unable to parse")
-
-
-# --- explaining ------------------------------------------------------------------------------------
-
-
-def test_every_property_is_explained_once_with_value_and_origin(host):
-    resolution = examine(toml({"database.port": 1}, engine={"max.batch.size": 5}), host)
-    found = explained(resolution)
-    assert len(found) == len(resolution.explained)
-    assert found["database.port"] == ("1", "shop.toml [source]")
-    assert found["max.batch.size"] == ("5", "shop.toml [engine]")
-    assert found["slot.name"] == ("shop", "default")
-    assert found["sink.path"] == ("x", "shop.toml [sink]")
-    assert all(e.declaration.summary for e in resolution.explained)
-
-
 # --- one report, in the user's own words -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"connector.class": "io.debezium.connector.mysql.MySqlConnector"},
-        {"plugin.name": "pgoutptu"},
-        {"snapshot.mode": "initail"},
-        {"value.converter": "a.B"},
-        {"topic.naming.strategy": "a.B"},
-        {"waltap.sink.type": "filez"},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_names_are_checked_also_while_a_component_is_not_there(host, wrong):
-    raw = debezium()
-    values = {
-        **{setting.name: str(setting.value) for setting in raw.settings.values()},
-        "waltap.sink.type": "files",
-        "waltap.sink.path": "x",
-        "waltap.sink.siez": "1",
-        "databse.port": "1",
-        "database.port": "0",
-        "transforms": "mine,other",
-        "transforms.mine.type": "org.example.Msak",
-        "transforms.mine.colums": "a",
-        "transforms.other.type": "mask",
-        "errors.tolerance": "most",
-        **wrong,
-    }
-    found = problems(read_debezium(values, "c.properties"), host)
-    named = {text.partition(" ")[0].rstrip(":") for text in found}
-    assert named >= {
-        next(iter(wrong)),
-        "databse.port",
-        "waltap.sink.siez",
-        "transforms.mine.type",
-        "transforms.mine.colums",
-        "transforms.other.columns",
-        "errors.tolerance",
-    }
-    assert ("database.port" in named) is ("connector.class" not in wrong)
-    text = "\n".join(found)
-    assert "waltap.sink.siez ([sink] siez): is not known" in text
-    assert "did you mean waltap.sink.size?" in text
-    assert "transforms.mine.type" in text
-    assert "transforms.other.columns ([[transforms]] columns): is required" in text
 
 
 CONNECT = "org.apache.kafka.connect.transforms."
@@ -630,19 +484,6 @@ def test_a_property_hides_no_problem_between_others(kind, values, between):
     assert (of_one.startswith("transforms.t."), between in across) == (True, True)
 
 
-def test_names_that_an_absent_component_may_know_are_left_alone(host):
-    raw = toml({"type": "entirely-else", "own.property": "1", "plugin.nmae": "x"})
-    assert [text.partition(":")[0] for text in problems(raw, host)] == [
-        "source.type",
-        "plugin.nmae",
-    ]
-
-
-def test_an_old_name_is_reported_as_it_was_given_with_the_present_one_beside(host):
-    (problem,) = problems(debezium(table__whitelist="a(b"), host)
-    assert problem.startswith("table.whitelist (table.include.list): ")
-
-
 def test_two_plugins_with_one_name_are_one_problem_of_several(host):
     class Other:
         @hookimpl
@@ -657,21 +498,42 @@ def test_two_plugins_with_one_name_are_one_problem_of_several(host):
     assert "is contributed twice" in found[0]
 
 
-def test_a_faulty_profile_is_surveyed_as_far_as_it_is_right(host):
-    raw = toml(
-        {"database.port": 0, "slot": "s", "database.password": "${env:WALTAP_TEST_ABSENT}"},
-        sink={"type": "flies"},
-    )
-    found = survey(raw, host)
-    values = {e.name: (e.value, e.origin) for e in found.explained}
-    assert values["slot.name"] == ("s", "shop.toml [source]")
-    assert values["database.hostname"] == ("here", "shop.toml [source]")
-    assert values["publication.autocreate.mode"] == ("filtered", "default")
-    assert not {"database.port", "database.password"} & set(values)
-    assert {problem.property for problem in found.problems} == {
-        "database.password",
-        "database.port",
-        "sink.type",
+# --- what differs between two profiles, and what of it a run takes -------------------------------------
+
+
+def postgres(sink: dict[str, Any] | None = None, **source: Any) -> Profile:
+    given = {
+        "type": "postgres",
+        "database.hostname": "h",
+        "database.dbname": "d",
+        "database.user": "u",
+        **source,
     }
-    assert dict(found.chosen)["connector"] == "toy"
-    assert dict(found.chosen)["sink"] == "?"
+    tables = {"name": "p", "source": given, "sink": sink or {"type": "jsonl", "path": "a.jsonl"}}
+    return resolve(read_tables(tables), Host())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ({}, {}, []),
+        ({}, {"database.password": "other"}, ["database.password"]),
+        ({}, {"table.include.list": "public.a"}, ["table.include.list"]),
+        ({}, {"waltap.wal.budget": "10GB"}, ["waltap.wal.budget"]),
+        ({"sink": {"type": "null"}}, {}, ["sink.type", "sink.path"]),
+        ({}, {"sink": {"type": "jsonl", "path": "b.jsonl"}}, ["sink.path"]),
+        ({"driver.application_name": "x"}, {}, ["driver.application_name"]),
+    ],
+    ids=str,
+)
+def test_what_differs_is_named(before, after, names):
+    found = [change.name for change in changes(postgres(**before), postgres(**after))]
+    assert set(names) <= set(found), found
+    assert not [name for name in found if not name.startswith(("sink.", *names))]
+
+
+def test_only_the_engine_declares_such_properties():
+    """A component keeps the values that it was made with; it would promise what nobody does."""
+    for heading, _, model in components(Host()):
+        if model is not EngineProperties:
+            assert [d.name for d in declarations(model) if d.reloadable] == [], heading

@@ -3,7 +3,7 @@
 import pytest
 from tests.harness.examined import connector_file
 
-from waltap.config.layers import RawProfile, read_tables
+from waltap.config.layers import RawProfile
 from waltap.config.namespace import ValidationResult
 from waltap.config.profile import TransformUse
 from waltap.config.resolve import resolve, survey
@@ -42,23 +42,6 @@ def test_a_connectors_transforms_are_resolved_in_their_order_with_predicates():
     assert second.predicate is not None
     assert second.predicate.spec.name == "TopicNameMatches"
     assert second.properties.replacement == "z.$1"
-
-
-def test_a_profile_has_tables_of_transforms_and_predicates():
-    router = {"type": "regex-router", "regex": "a", "replacement": "b"}
-    tables = {
-        "source": {"type": "postgres", "database.dbname": "d"},
-        "sink": {"type": "null"},
-        "transforms": [
-            {"type": "filter", "tables": "public.x"},
-            {**router, "predicate": "p", "negate": True},
-        ],
-        "predicates": {"p": {"type": "HasHeaderKey", "name": "h"}},
-    }
-    first, second = resolve(read_tables(tables), HOST).transforms
-    assert first.predicate is None
-    assert second.predicate is not None
-    assert (second.predicate.properties.name, second.negate) == ("h", True)
 
 
 ROUTED = f"transforms=a transforms.a.type={ROUTER} transforms.a.regex=x transforms.a.replacement=y "
@@ -133,24 +116,6 @@ def test_older_names_of_unwrap_mean_what_they_meant(type_):
     )
     assert use.properties.headers == ("op",)
     assert use.properties.fields == ("op", "source.table:table", "source.lsn:lsn")
-
-
-def test_older_names_of_other_transforms_are_a_warning_too():
-    for type_, old, new in (
-        (
-            "io.debezium.transforms.outbox.EventRouter",
-            "debezium.op.invalid.behavior=warn",
-            "table.op",
-        ),
-        (f"{CONNECT}.ReplaceField$Value", "blacklist=secret", "exclude"),
-        (f"{CONNECT}.ReplaceField$Value", "whitelist=id", "include"),
-    ):
-        one = found(f"transforms=u transforms.u.type={type_} transforms.u.{old}")
-        assert not one.problems
-        (warning,) = [each for each in one.warnings if "old name" in each]
-        assert warning.startswith(
-            f"transforms.u.{old.partition('=')[0]} is an old name: write {new}"
-        )
 
 
 def test_what_a_transform_does_not_know_is_a_warning_in_a_connectors_file():
