@@ -13,12 +13,10 @@ from waltap.base.plugin_errors import SpecMissing
 from waltap.cli.application import COMMANDS, application, exit_code, show, show_bug
 from waltap.cli.commands.init import without_password
 from waltap.cli.commands.supervisor import Supervisor
-from waltap.cli.profile_source import any_sink, overrides, read
+from waltap.cli.profile_source import read
 from waltap.cli.terminal import confirm
-from waltap.config.layers import read_debezium, read_tables
-from waltap.config.resolve import resolve, survey
+from waltap.config.resolve import survey
 from waltap.errors import (
-    COMMAND_LINE,
     ConfigurationError,
     ConnectionLost,
     OffsetError,
@@ -91,27 +89,6 @@ def test_a_uri_becomes_the_source_section():
     for uri in ("postgres://h:port/d", "postgres://[::1/d", "postgres://h:99999/d"):
         with pytest.raises(ConfigurationError, match="DSN: cannot be read"):
             read(uri)
-
-
-def test_set_options_are_split_at_the_first_equals_sign_and_faulty_ones_are_named():
-    raw = read_debezium({})
-    assert overrides(raw, ["a=b=c", " x = y", "e="]) == {"a": "b=c", "x": " y", "e": ""}
-    assert overrides(raw, None) == {}
-    assert not raw.problems
-    raw = read_tables({"source": {"type": "postgres", "nonsense": 1}, "sink": {"type": "null"}})
-    assert overrides(raw, ["a", "b=1", "=c"]) == {"b": "1"}
-    with pytest.raises(ConfigurationError) as error:  # with everything else that is wrong
-        resolve(raw, Host(), overrides={"b": "1"})
-    reported = [problem.property for problem in error.value.problems]
-    assert reported.count("--set") == 2
-    assert {"b", "nonsense", "database.dbname"} <= set(reported)
-
-
-def test_a_command_that_writes_nowhere_needs_no_sink():
-    assert any_sink(read_debezium({})) == "terminal"
-    assert any_sink(read_debezium({}), "null") == "null"
-    assert any_sink(read_tables({"sink": {"type": "jsonl"}})) is None
-    assert any_sink(read_tables({"sinks": [{"type": "jsonl"}]})) is None
 
 
 def test_no_part_of_the_password_of_a_sink_is_written_by_init():
@@ -187,25 +164,6 @@ def test_an_error_shows_code_what_cause_and_remedy(capsys):
     same = OSError("connection failed: db refuses\nIs it running?")
     show(chained(SourceError("db refuses"), same))
     assert "Cause" not in text(capsys), "it says the same"
-
-
-def test_problems_of_a_profile_are_a_list_and_each_source_has_its_help(capsys):
-    problems = [
-        PropertyProblem("slot.nam", "is not known", value="[x]", nearest="slot.name"),
-        PropertyProblem("a", "is wrong", allowed="b, c"),
-    ]
-    show(ConfigurationError(problems, origin="p.toml"))
-    assert text(capsys).splitlines() == [
-        "error: WT-1001 configuration error",
-        "p.toml has 2 problems:",
-        "  • slot.nam is not known; given: [x]; did you mean slot.name?",
-        "  • a is wrong; allowed: b, c",
-        "",
-        "Correct the properties above; `waltap explain FILE` shows every property with its meaning.",
-    ]
-    show(ConfigurationError([PropertyProblem("--set", "is not NAME=VALUE")], origin=COMMAND_LINE))
-    help_ = "Correct the command line; --help after the command lists its arguments and options."
-    assert text(capsys).splitlines()[-1] == help_
 
 
 def test_a_bug_shows_where_and_the_traceback_when_asked_for(capsys, monkeypatch):

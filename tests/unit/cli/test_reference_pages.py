@@ -85,32 +85,6 @@ def test_the_schema_and_parts_need_no_http_client():
     assert not done.returncode, done.stderr
 
 
-def names_in(schema: dict, document: dict, prefix: str = "") -> list[str]:
-    """Return the names of ``document`` that ``schema`` does not describe."""
-    known = schema.get("properties", {})
-    missing = []
-    for name, value in document.items():
-        if name not in known:
-            missing.append(prefix + name)
-        elif isinstance(value, dict):
-            missing += names_in(known[name], value, f"{prefix}{name}.")
-    return missing
-
-
-def test_the_schema_knows_both_ways_to_write_a_name():
-    text = """
-    [source]
-    type = "postgres"
-    database.hostname = "h"
-    "database.port" = 1
-    snapshot.mode = "custom"
-    "snapshot.mode.custom.name" = "x"
-    [engine]
-    max.batch.size = 1
-    """
-    assert names_in(profile_schema(HOST), tomllib.loads(text)) == []
-
-
 def test_the_schema_takes_the_profiles_of_the_pages():
     whole = Draft202012Validator(profile_schema(HOST))
     source = '[source]\ntype = "postgres"\n'

@@ -93,28 +93,11 @@ def test_a_run_shows_where_it_is_and_what_went_wrong():
         assert said in reported
 
 
-def test_every_pipeline_has_a_line_also_one_that_does_not_run():
-    found = [
-        line("b", document("b")),
-        line("a", None),
-        line("c", None, "c.toml has 1 problem:\n  - torn"),
-    ]
-    reported = drawn(overview(found)).splitlines()
-    assert ["a" in reported[3], "not running" in reported[3]] == [True, True]
-    assert "streaming" in reported[4]
-    assert "c.toml has 1 problem: - torn" in reported[5]
-
-
 def test_a_stage_without_a_commit_is_not_compared():
     spark = DownstreamProgress(stage="spark", lsn=0, lag_bytes=None, current=False)
     reported = drawn(run_view(document("shop", downstream=(spark,))))
     assert "nothing applied yet" in reported
     assert "behind the sink" not in reported
-
-
-def test_a_stopped_pipeline_shows_when_its_offset_was_stored():
-    stopped = {**line("a", None), "stored_ms": AT - 180_000}
-    assert "not running; offset stored 3 min ago" in drawn(overview([stopped], now_ms=AT))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The terminal sink: one readable line per change, and nothing that drives a terminal."""
 
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,9 @@ from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, Heartbeat, SnapshotRows, TransactionPart
-from waltap.ports.sink.sink import OutputClosed, SinkContext
+from waltap.ports.sink.sink import SinkContext
 from waltap.ports.sink.terminal import TerminalProperties, TerminalSink
 
 TEXT = 25
@@ -128,55 +125,6 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
     assert line == "INSERT   public.orders  id=7 note='*****'"
     (line,) = shown(part(*changes), context=context(**{"skipped.operations": "t,d"}))
     assert line == "INSERT   public.orders  id=7 note='geheim' total=1.50"
-
-
-def test_colours_are_for_terminals_that_want_them(monkeypatch):
-    master, terminal = os.openpty()
-    monkeypatch.setenv("TERM", "xterm")
-    with os.fdopen(terminal, "w") as out:
-        monkeypatch.setattr("sys.stdout", out)
-        saved = os.dup(1)
-        os.dup2(out.fileno(), 1)
-        try:
-            for variable in ("", "1"):
-                monkeypatch.setenv("NO_COLOR", variable)
-                made().write(batch(part(INSERT)))
-        finally:
-            os.dup2(saved, 1)
-            os.close(saved)
-        seen = b""
-        while seen.count(b"\n") < 2:
-            seen += os.read(master, 4096)
-        coloured, plain = seen.decode().splitlines()
-    os.close(master)
-    assert "\x1b[32mINSERT" in coloured
-    assert "\x1b" not in plain
-
-
-def test_records_are_printed_as_the_jsonl_sink_writes_them(capfd):
-    sink = made(json=True)
-    assert sink.capabilities.records
-    keyed = Record("t", b'{"id":1}', b'{"op":"c"}', (("h", b'"v"'),))
-    sink.write(batch(records=[keyed, Record("t", None, None)]))
-    headers = [{"key": "h", "value": "v"}]
-    assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == [
-        {"topic": "t", "key": {"id": 1}, "value": {"op": "c"}, "headers": headers},
-        {"topic": "t", "key": None, "value": None, "headers": []},
-    ]
-
-
-def test_a_closed_reader_is_an_error_of_the_sink():
-    reader, writer = os.pipe()
-    os.close(reader)
-    saved = os.dup(1)
-    os.dup2(writer, 1)
-    try:
-        with pytest.raises(OutputClosed, match="WT-5801 standard output: Broken pipe"):
-            made().write(batch(part(INSERT)))
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-        os.close(writer)
 
 
 def test_an_update_is_compared_with_the_row_that_was_shown_last(shown):

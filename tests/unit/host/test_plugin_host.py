@@ -6,9 +6,7 @@ import logging
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -126,36 +124,6 @@ def register_sinks():
         for name, model, factory in (("acme", *code[:2]), ("bad", *code[2:]))
     ]
 """
-ACME = """
-from waltap.config import Properties
-
-class AcmeProperties(Properties):
-    "Acme's."
-
-def AcmeSink(properties, context):
-    return properties, context
-"""
-
-
-def test_what_a_spec_names_is_imported_when_it_is_used(install, tmp_path):
-    install("acme-late", LATE)
-    (tmp_path / "acme_sink.py").write_text(ACME)
-    spec = Host().find(SinkSpec, "acme")
-    assert "acme_sink" not in sys.modules
-    assert spec.properties is sys.modules["acme_sink"].AcmeProperties
-    assert spec.factory("properties", "context") == ("properties", "context")  # type: ignore[arg-type, comparison-overlap]
-    assert replace(spec, name="other").properties is spec.properties
-
-
-def test_a_name_that_cannot_be_imported_is_an_error_of_its_package(install, tmp_path):
-    install("acme-late", LATE)
-    (tmp_path / "acme_sink.py").write_text(ACME)
-    spec = Host().find(SinkSpec, "bad")
-    reason = "acme_sink:absent cannot be imported: .* has no attribute"
-    with pytest.raises(ImportFailed, match=reason):
-        _ = spec.properties
-    with pytest.raises(ImportFailed, match="Reinstall not_there"):
-        spec.factory(None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -306,12 +274,6 @@ def test_one_name_from_two_distributions_names_both_and_spares_the_rest(install,
     }
 
 
-def test_two_distributions_may_use_one_entry_point_name(install):
-    install("acme-one", sink_source("one"), name="sinks")
-    install("acme-two", sink_source("two"), name="sinks")
-    assert {"one", "two"} <= set(Host().sinks)
-
-
 # --- choosing which load ---------------------------------------------------------------------------
 
 
@@ -378,15 +340,6 @@ def test_types_come_in_the_order_in_which_they_are_asked():
 # --- plugins of this process -----------------------------------------------------------------------
 
 
-def test_a_registered_plugin_counts_at_once_also_after_the_first_look():
-    host = Host(discover=False)
-    assert dict(host.sinks) == {}
-    host.register(sinks("mine"), "mine")
-    assert list(host.sinks) == ["mine"]
-    (plugin,) = host.plugins()
-    assert (plugin.name, plugin.distribution) == ("mine", "in process")
-
-
 class Unmarked:
     def on_state(self, state: str) -> None:
         """Never called without the marker."""
@@ -431,14 +384,6 @@ class Faulty:
         raise ValueError(detail)
 
 
-def test_observers_get_the_arguments_they_name():
-    host, observer = Host(discover=False), Observer()
-    host.notify("on_state", pipeline="p", state="nobody listens", detail="")
-    host.register(observer, "observer")
-    host.notify("on_state", pipeline="p", state="streaming", detail="")
-    assert observer.seen == ["streaming"]
-
-
 @hookimpl(wrapper=True)
 def before() -> Iterator[None]:
     raise ValueError
@@ -475,42 +420,6 @@ def test_a_hook_that_has_not_returned_is_known_with_its_plugin():
     with host.calling("channel slow"):
         assert host.pending()[0] == "channel slow"
     assert host.pending() is None
-
-
-def test_a_plugin_whose_code_a_thread_runs_is_named(install):
-    install("acme", f"{HOOK}def choose_topic(relation):\n    return relation()\n")
-    host = Host()
-    said = host.choose("choose_topic", relation=lambda: host.at_work(threading.get_ident()))
-    assert re.fullmatch(r"plugin 'acme' of acme 1.0 \(.*:\d+\)", said)
-    assert host.at_work(0) == ""
-
-
-def test_the_first_opinion_wins_and_the_last_registered_is_asked_first():
-    def chooser(answer: str | None) -> SimpleNamespace:
-        @hookimpl
-        def choose_topic(relation: object) -> str | None:
-            return answer
-
-        return SimpleNamespace(choose_topic=choose_topic)
-
-    host = Host(discover=False)
-    assert host.choose("choose_topic", relation=None) is None
-    host.register(chooser("mine"), "one")
-    host.register(chooser(None), "two")
-    assert host.choose("choose_topic", relation=None) == "mine"
-    host.register(chooser("better"), "three")
-    assert host.choose("choose_topic", relation=None) == "better"
-
-
-def test_a_choice_that_raises_names_its_plugin():
-    @hookimpl
-    def choose_topic(relation: object) -> str:
-        raise KeyError("x")
-
-    host = Host(discover=False)
-    host.register(module(choose_topic=choose_topic), "chooser")
-    with pytest.raises(HookRaised, match=r"choose_topic of chooser .* raised KeyError"):
-        host.choose("choose_topic", relation=None)
 
 
 LEAVES = f"""

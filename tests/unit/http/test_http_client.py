@@ -97,11 +97,3 @@ def test_a_body_that_nobody_takes_is_given_up():
             assert "Timeout" in sent(url, 0.5, bytes(64 << 20)).problem
         finally:
             received.set()
-
-
-def test_the_next_exchange_has_its_own_deadline():
-    with closing(HttpClient(timeout_s=5)) as client:
-        with server(trickle(b"")) as url:
-            assert client.send("GET", url).problem
-        with server(answering(OK + b"Content-Length: 0\r\n\r\n")) as url:
-            assert client.send("GET", url).status == 200

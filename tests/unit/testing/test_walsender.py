@@ -101,16 +101,6 @@ def column(found):
     return [[found.get_value(j, i) for i in range(found.nfields)] for j in range(found.ntuples)]
 
 
-def test_start_up_refuses_tls_and_says_who_it_is(walsender):
-    server = walsender()
-    connection = connect(server, " replication=database sslmode=prefer application_name=me")
-    assert connection.parameter_status(b"server_version") == b"15.20"
-    assert connection.server_version == 150020
-    assert not connection.ssl_in_use
-    assert server.sessions[0].parameters["replication"] == "database"
-    assert server.sessions[0].parameters["application_name"] == "me"
-
-
 def test_replication_commands_are_answered_as_a_walsender_does(walsender):
     server = walsender(wal_end=0x16B374D848, system_id="42", timeline=3, database="shop")
     connection = connect(server)
@@ -189,16 +179,6 @@ def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsen
     assert failed.error_field(pq.DiagnosticField.SQLSTATE) == b"42704"
     assert failed.error_field(pq.DiagnosticField.CONTEXT) == context.encode()
     assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
-
-
-def test_a_fatal_error_closes_the_connection(walsender):
-    text = "terminating connection due to administrator command"
-    server = walsender([SendKeepalive(1), ServerError("57P01", text, severity="FATAL")])
-    connection = stream(server)
-    assert len(frames(connection, 2)) == 1
-    with pytest.raises(psycopg.OperationalError, match="administrator command"):
-        results(connection)
-    assert connection.status == pq.ConnStatus.BAD
 
 
 def test_the_client_may_end_the_stream(walsender):
