@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_spark.compact.compaction import widened
 from waltap_spark.planning.column_identity import file_column, identify, renames, replaced
 from waltap_spark.planning.plan import SegmentGroup
-from waltap_spark.read.verify import SparkTables
 from waltap_spark.state.output import BasePart, TableState
 
 
@@ -67,38 +64,3 @@ def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():
     another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)), {})
     _new, reasons = identify(another, group(("id", 1), ("v", 2)), {})
     assert reasons == (), "the v that is there was a former table's"
-
-
-class Selected:
-    """A frame of which only is asked what is selected of it."""
-
-    def select(self, *columns: Any) -> list[str]:
-        return [repr(column) for column in columns]
-
-
-@pytest.mark.parametrize(("filled", "value"), [(True, "7"), (False, "NULL")])
-def test_rows_from_before_a_column_have_its_default_where_they_are_filled(
-    monkeypatch, *, filled, value
-):
-    pytest.importorskip(
-        "grpc_status", reason="expressions without a JVM are those of Spark Connect"
-    )
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    entries = group(("id", 1), ("v", 2), ("n", 3)).columns
-    added = (*entries[:2], msgspec.structs.replace(entries[2], missing="7"))
-    grown = SegmentGroup("f", 1, ("id",), added, oid=7, streamed=True)
-    found, _reasons = identify(table(), grown, {})
-    (part,) = found.base
-    found = msgspec.structs.replace(found, columns=dict.fromkeys(("id", "v", "n"), '"integer"'))
-    has = dict.fromkeys(part.columns, '"integer"')
-    selected: Any = widened(Selected(), found, has, part.ids, log=False, filled=filled)  # type: ignore[arg-type] # a frame
-    assert f"CAST({value} AS INT)" in selected[2]
-
-
-def test_columns_of_tables_that_had_the_name_before_are_none_of_the_source_s():
-    """A table created again with another type of ``v``; and one that a column was dropped of before."""
-    ids = {"v@2": 2, "id": 10_001, "v": 10_002, "old": 3}
-    state = TableState(schema="public", table="t", ids=ids, incarnation=1)
-    assert SparkTables._compared("public.t", state).columns == {1: "id", 2: "v"}
-    first = TableState(schema="public", table="t", ids={"id": 1, "v": 2})
-    assert SparkTables._compared("public.t", first).columns == {1: "id", 2: "v"}

@@ -55,13 +55,6 @@ def test_a_java_that_does_not_serve_is_refused(tmp_path, monkeypatch, script, re
         require_java()
 
 
-def test_no_java_at_all_is_said(tmp_path, monkeypatch):
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JavaMissing, match="no java on PATH"):
-        require_java()
-
-
 def test_a_java_that_was_killed_is_asked_again_and_not_taken_for_another(tmp_path, monkeypatch):
     killed = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -9 $$; }}"
     path = program(tmp_path, f"{killed}; echo 'version \"21\"' >&2; echo jdk.incubator.vector@21")

@@ -169,13 +169,6 @@ def paced(
     return sizes, took
 
 
-def test_portions_keep_order_and_take_a_large_manifest_alone():
-    steps = [manifest(number=number, rows=rows) for number, rows in enumerate((3, 3, 3, 100, 1))]
-    parts = AdaptiveBatchSize(5.0, 6).portions(steps)
-    assert [[step.rows for step in part] for part in parts] == [[3, 3], [3], [100], [1]]
-    assert list(AdaptiveBatchSize(5.0, 6).portions([])) == []
-
-
 def test_commits_fit_the_time_of_a_slow_machine_and_the_bound_of_rows_of_a_fast_one():
     sizes, took = paced(backlog(40, 50_000), 5_000_000, lambda part: rows_of(part) / 20_000)
     assert sum(sizes) == 2_000_000
@@ -205,13 +198,6 @@ def test_a_small_commit_that_was_slow_by_chance_does_not_stop_everything():
             assert part
             pace.took(60.0)
     assert LEAST <= pace.limit <= 2 * LEAST
-
-
-def test_the_first_commit_is_small_whatever_waits():
-    """A driver that is killed every half minute gets somewhere, and tries no more each time."""
-    steps = backlog(1_000, 300, tables=20)
-    first = next(iter(AdaptiveBatchSize(5.0, 5_000_000).portions(steps)))
-    assert 1 < len(first) < 50
 
 
 def test_a_commit_that_costs_much_as_such_takes_more_and_keeps_up():
@@ -283,18 +269,6 @@ def test_a_process_ends_that_cannot_read_what_it_is_given(caplog):
         outer.flush()
         until(inbox.gone, "the end")
     assert "cannot be read" in caplog.text
-
-
-def test_a_table_that_tasks_read_is_one_group_and_one_commit(log):
-    log.flush(rows("one"))
-    log.flush(rows("", [("1", "a")]))
-    manifests = log.manifests()
-    assert [each.version for each in manifests] == [2, 1]
-    assert [len(part) for part in AdaptiveBatchSize(5.0, 1000).portions(manifests)] == [1, 1]
-    handed, read = plan(manifests, {})[ITEMS.name].groups
-    assert (handed.external_snapshot, handed.replaces, handed.rows) == ("one", True, 0)
-    assert len(handed.segments) == 1, "it shows the columns"
-    assert (read.external_snapshot, read.replaces, read.rows) == ("", True, 1)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -35,21 +35,6 @@ path = "second"
 """
 
 
-@pytest.mark.parametrize(
-    ("output", "sink"),
-    [("first/tables", "first"), ("second/tables", "second"), ("second", "second"), ("x", "first")],
-)
-def test_settings_are_those_of_the_sink_that_writes_the_output(tmp_path, monkeypatch, output, sink):
-    monkeypatch.chdir(tmp_path)
-    profile = tmp_path / "shop.toml"
-    profile.write_text(PROFILE)
-    for place in (output, str(tmp_path / output)):
-        assert commands._spark_pairs(str(profile), SparkOutput(place)) == [
-            f"spark.ui.enabled={sink}"
-        ]
-    assert commands._spark_pairs(None, SparkOutput(output)) == []
-
-
 class SessionRequested(Exception):  # noqa: N818 - it ends a command where a session would start
     """The settings of the session that a command starts."""
 

@@ -33,7 +33,7 @@ from waltap_spark.errors import (
 from waltap_spark.read.catalogue import arrow_types, source_struct
 from waltap_spark.read.hosted import HostedEngine
 from waltap_spark.read.live import LiveTables
-from waltap_spark.read.options import LogBoundary, parse_options
+from waltap_spark.read.options import parse_options
 from waltap_spark.read.rows import RowLimits, SegmentRows, batches
 from waltap_spark.read.stream import ChangeLogStream
 from waltap_spark.read.tasks import LogTask, log_position_of
@@ -92,33 +92,6 @@ def test_an_option_that_is_wrong_is_named(given, reported):
     with pytest.raises(SourceOption, match="WT-5221") as caught:
         parse_options(given)
     assert reported in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "start", "end"),
-    [
-        ({}, LogBoundary("earliest"), LogBoundary("latest")),
-        ({"STARTINGPOSITION": "1/2a"}, LogBoundary(lsn=(1 << 32) + 0x2A), LogBoundary("latest")),
-        (
-            {"startingPosition": " 0001-000000000000001A-000002 "},
-            LogBoundary(log_position=LogPosition(1, 0x1A, 2)),
-            LogBoundary("latest"),
-        ),
-        (
-            {"startingPosition": str(LogPosition(0x12345, 1 << 63, 1 << 30))},
-            LogBoundary(log_position=LogPosition(0x12345, 1 << 63, 1 << 30)),
-            LogBoundary("latest"),
-        ),
-        (
-            {"endingTime": "1970-01-01T00:00:01"},
-            LogBoundary("earliest"),
-            LogBoundary(time=1_000_000),
-        ),
-    ],
-)
-def test_positions_are_words_lsns_marks_and_times(given, start, end):
-    found = parse_options(GOOD | given)
-    assert (found.start, found.end) == (start, end)
 
 
 def test_a_position_that_is_neither_is_refused_wherever_it_is_given(tmp_path):
@@ -224,26 +197,6 @@ def restored(log: SourceLog) -> None:
     log.db.lsn = 0x1000
 
 
-def test_an_lsn_to_start_at_is_one_of_the_history_in_which_the_stream_began(log):
-    log.people("Ann")
-    first = log.db.inserted(PEOPLE, ["1", "Bob"])
-    log.flush(first, log.db.inserted(PEOPLE, ["2", "Cid"]))
-    given = {"startingPosition": text(first.end_lsn)}
-    stream = log.stream(**given)
-    began = stream.initialOffset()
-    end = latest(stream, began)
-    assert names(stream, began, end) == ["Cid"], "the flush has a row from before, too"
-    restored(log)
-    log.people("Dan")
-    stream = log.stream(**given)
-    assert names(stream, began, end) == ["Cid"], "a batch is read again as it was"
-    later = latest(stream, end)
-    assert names(stream, end, later) == ["Dan"]
-    assert names(stream, began, later) == ["Cid", "Dan"]
-    log.people("Eve")
-    assert names(log.stream(**given), later, latest(stream, later)) == ["Eve"]
-
-
 def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
@@ -259,18 +212,6 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log):
     end = latest(stream, early)
     assert names(stream, early, end) == ["Bob"], "the first start counts, as Spark has it"
     assert "first" not in end, "what follows is all wanted"
-
-
-def test_an_lsn_to_start_at_counts_also_where_the_log_has_nothing_yet(log):
-    schema = struct_of({"id": '"integer"', "name": '"string"', "_commit_lsn": '"long"'})
-    lsn = log.db.lsn + 0x1000
-    given = {"path": log.path, "table": PEOPLE.name, "startingPosition": text(lsn)}
-    stream = Frame(given, schema).stream()
-    began = stream.initialOffset()
-    log.people("early")
-    log.db.lsn = lsn
-    log.people("Bob")
-    assert names(stream, began, latest(stream, began)) == ["Bob"]
 
 
 def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(log):
@@ -313,15 +254,6 @@ def snapshot(log: SourceLog, ts: int = COMMIT_TS, position: Position | None = No
             part.ts = ts
     log.flush(pieces[0])
     log.flush(*pieces[1:])
-
-
-def test_a_time_to_start_at_goes_for_every_batch(log):
-    log.people("Ann")
-    log.people("Bob", "Cid")
-    since = dt.datetime.fromtimestamp((COMMIT_TS + log.db.lsn - 60) / 1e6, dt.UTC)
-    stream = log.stream(startingTime=since.isoformat())
-    began = stream.initialOffset()
-    assert names(stream, began, latest(stream, began)) == ["Cid"]
 
 
 def test_a_time_to_start_at_has_the_rows_of_a_snapshot_that_were_read_from_then_on(log):
@@ -369,19 +301,6 @@ def test_a_snapshot_counts_when_it_is_complete(log):
         assert [(row["name"], row["_generation"]) for row in rows] == [("Ann", 1), ("Bob", 1)]
     log.people("Cid")
     assert [row["name"] for row in log.frame(skipReplaced="true").rows()] == ["Ann", "Bob", "Cid"]
-
-
-def test_changes_of_other_tables_do_not_hold_a_stream_up(log):
-    log.people("Ann")
-    stream = log.stream()
-    began = stream.initialOffset()
-    for number in range(5):
-        log.insert(relation("public.other", [ID]), [str(number)])
-    end = latest(stream, began)
-    assert (names(stream, began, end), end["end_lsn"]) == (
-        ["Ann"],
-        log.newest.log_position.end_lsn,
-    )
 
 
 def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):
@@ -476,14 +395,6 @@ def test_a_frame_that_is_started_again_does_not_leave_out_what_stopped_it(log):
     assert [row["name"] for row in before.rows()] == ["Ann"], "a batch that ends before is read"
 
 
-def test_a_column_renamed_between_load_and_start_stays(log):
-    log.insert(people(("name", "text"), numbers=(1, 2)), ["1", "Ann"])
-    frame = log.frame()
-    log.insert(people(("called", "text"), numbers=(1, 2)), ["2", "Bob"])
-    for rows in both(frame):
-        assert [row["name"] for row in rows] == ["Ann", "Bob"]
-
-
 def test_a_stream_goes_on_when_all_that_named_its_table_is_expired(log):
     log.people("Ann")
     frame = log.frame()
@@ -525,14 +436,6 @@ def test_a_running_query_notices_that_its_log_was_begun_anew(log, monkeypatch):
         log.people("Bob")
         with pytest.raises(OffsetOfAnother, match="is no longer in"):
             latest(stream, end)
-
-
-def test_a_column_may_be_called_like_that_which_names_the_tables(log):
-    log.insert(people(("_table", "text")), ["1", "of wood"])
-    frame = log.frame()
-    log.insert(people(("_table", "text")), ["2", "of stone"])
-    for rows in both(frame):
-        assert [row["_table"] for row in rows] == ["of wood", "of stone"]
 
 
 @pytest.mark.parametrize(

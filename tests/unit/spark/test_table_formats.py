@@ -1,33 +1,28 @@
 """Formats of tables: what a session needs for them, what is missing, names and types that they have."""
 
-import decimal
 import json
 import sys
 import time
-from collections import Counter
 from contextlib import nullcontext
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from tests.harness.command import run_program
 
 from waltap.plugins.host import Host
 from waltap_sinks.changelog.manifest import NOTHING
-from waltap_spark.compact.small_sets import text_of
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
 from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
 from waltap_spark.formats import TableFormatContext, stepwise
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.formats.delta import CHECKPOINT, DeltaFormat, checkpoint_interval
+from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
-from waltap_spark.formats.small_files.rows import FileSchema, without_keys
-from waltap_spark.formats.stepwise import CommitNote, TableCommit
+from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext
-from waltap_spark.schema.expression import LISTED, namespace_of, one_of
+from waltap_spark.schema.expression import LISTED, one_of
 from waltap_spark.schema.schema import common_type
 from waltap_spark.state.output import SparkOutput, TableState, TargetTable
 
@@ -70,13 +65,6 @@ def test_a_session_gets_what_delta_needs_beside_its_own_settings():
     )
 
 
-def test_deltas_checksum_files_list_no_files_unless_the_profile_asks_for_it():
-    listing = "spark.databricks.delta.allFilesInCrc.enabled"
-    assert FormatChoice("delta").settings("4.2.1", PACKAGES)[listing] == "false"
-    asked = FormatChoice("delta").settings("4.2.1", {**PACKAGES, listing: "true"})
-    assert asked[listing] == "true"
-
-
 @pytest.mark.parametrize(
     ("name", "pyspark", "jars", "reported"),
     [
@@ -106,19 +94,6 @@ def test_a_pyspark_without_a_release_of_the_format_is_refused_with_the_table(
 ):
     with pytest.raises(FormatUnsupported, match=reported):
         FormatChoice(name).settings(pyspark, PACKAGES if name == "delta" else RUNTIME)
-
-
-def test_tables_of_delta_write_their_checkpoints_in_different_commits():
-    names = [
-        f"delta.`file:///lake/tables/public/t{n}/delta/{what}`"
-        for n in range(20)
-        for what in ("current", "changes")
-    ]
-    first = Counter(map(checkpoint_interval, names))
-    assert set(first) <= set(range(CHECKPOINT, 2 * CHECKPOINT))
-    assert max(first.values()) <= len(names) // 4, (
-        "of forty, which all did so in their tenth commit"
-    )
 
 
 def array(element: str) -> dict[str, object]:
@@ -166,11 +141,6 @@ def test_a_table_is_known_by_its_folder_or_by_its_name_in_the_catalogue(made, ki
     assert made.identifier(TableState(schema="we.ird", table="a`b"), kind) == name
 
 
-def test_the_namespace_of_a_name_is_found_with_dots_and_back_ticks_in_it():
-    table = TableState(schema="we.ird", table="a`.`b")
-    assert namespace_of(iceberg("lake.raw").identifier(table, "current")) == "`lake`.`raw`.`we.ird`"
-
-
 def test_types_that_iceberg_has_not_are_stored_as_wider_ones_also_within_others():
     array = '{"type":"array","elementType":"%s","containsNull":true}'
     assert iceberg().stored('"short"') == '"integer"'
@@ -207,26 +177,6 @@ def test_columns_that_can_grow_without_rewriting_rows(old, new, in_delta, in_ice
     for made, expected in ((delta(), in_delta), (iceberg(), in_iceberg)):
         if expected is not None:
             assert made.widens(json.dumps(old), json.dumps(new)) is expected
-
-
-@pytest.mark.parametrize("steps", [(3, 4, 3), (3, 3), (2,)])
-@pytest.mark.parametrize("made", [delta(), iceberg()])
-def test_a_step_that_two_drivers_wrote_is_refused(monkeypatch, made, steps):
-    """Also one of a driver that was slower than its successor's commit."""
-    table, target = TableState(schema="s", table="t"), TargetTable(at="t", version=6, step=2)
-    own = made._identity()
-    commits = [
-        TableCommit(7 + n, "append", CommitNote(waltap=own, step=step, table="s.t"))
-        for n, step in enumerate(steps)
-    ]
-    monkeypatch.setattr(made, "commits", lambda _spark, _target: commits)
-    last = 6 + len(steps)
-    found = rf"step {steps[-1]} once more, version {last}\).*restore version {last - 1},"
-    spark: Any = None
-    with pytest.raises(TargetChanged, match=found):
-        made._steps_of(spark, table, target)
-    commits.pop()
-    assert list(made._steps_of(spark, table, target)) == list(steps[:-1])
 
 
 @pytest.mark.parametrize(("made", "harmless"), [(delta(), "OPTIMIZE"), (iceberg(), "replace")])
@@ -302,41 +252,6 @@ def test_a_common_type_holds_every_value_of_both(one, other, common):
     for pair in ((one, other), (other, one)):
         found = common_type(*map(json.dumps, pair))
         assert (found and json.loads(found)) == common
-
-
-WIDE = decimal.Decimal(10) ** 60
-
-
-def test_decimals_that_spark_does_not_read_are_text_wherever_they_stand():
-    wide = pa.decimal256(76, 2)
-    size = pa.struct([("w", wide), ("n", pa.int32())])
-    for kind, value, text in (
-        (wide, WIDE, f"{WIDE:f}.00"),
-        (pa.list_(wide), [WIDE, None], [f"{WIDE:f}.00", None]),
-        (size, {"w": WIDE, "n": 1}, {"w": f"{WIDE:f}.00", "n": 1}),
-        (pa.list_(size), [{"w": None, "n": 1}, None], [{"w": None, "n": 1}, None]),
-        (pa.map_(pa.string(), wide), [("k", WIDE)], [("k", f"{WIDE:f}.00")]),
-    ):
-        found = pa.chunked_array([pa.array([value, None], kind)]).cast(text_of(kind))
-        assert found.to_pylist() == [text, None]
-        assert "decimal256" not in str(found.type)
-
-
-def test_only_files_with_a_changed_key_are_written_again():
-    """A row may combine two of the keys, each of which has one of its columns."""
-    schema = pa.schema({"a": pa.int32(), "b": pa.string(), "v": pa.int32()})
-    files = [
-        (name, pa.table({"a": [n, n], "b": ["x", "y"], "v": [0, 0]}, schema))
-        for n, name in enumerate(("first", "second", "third"))
-    ]
-    rows = pa.table({"a": [1, 5], "b": ["x", "y"], "v": [7, 0]}, schema)
-    about, gone = FileSchema("t", schema, schema), pa.array([False, True])
-    found = without_keys(about, files, ["a", "b"], rows, gone)
-    assert found is not None
-    old, made = found
-    assert old == ["second"]
-    assert made.to_pylist() == [{"a": 1, "b": "y", "v": 0}, {"a": 1, "b": "x", "v": 7}]
-    assert without_keys(about, files, ["a", "b"], rows.slice(1), gone.slice(1)) is None
 
 
 TYPES = {

@@ -1,7 +1,5 @@
 """Rules of a profile: which table is where, what it and its columns are called, how it is kept and divided."""
 
-from typing import Any
-
 import pytest
 
 from waltap.base.files.properties import StorageProperties
@@ -9,7 +7,6 @@ from waltap.base.files.store import FileStore
 from waltap.errors import ConfigurationError
 from waltap_sinks.changelog.manifest import ColumnEntry
 from waltap_spark.config.column_names import ColumnNames, checked_renames
-from waltap_spark.config.properties import SparkProperties
 from waltap_spark.config.shared_targets import (
     SharedShapes,
     TargetMappings,
@@ -31,12 +28,9 @@ from waltap_spark.errors import LayoutUnfit, NamesClash, NameTaken, SourcesDiffe
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.plugin import _describe_table
-from waltap_spark.read.live import view_names
 from waltap_spark.state.modes import (
-    PLAIN,
     ModeRules,
     TableMode,
-    describe_mode,
     unfit,
 )
 from waltap_spark.state.output import (
@@ -123,45 +117,7 @@ def test_a_profile_and_a_driver_say_the_same():
     )
 
 
-GIVEN = {
-    "compaction.min.rows": (7, "compact_rows"),
-    "compaction.share": (0.5, "compact_share"),
-    "compaction.max.sets": (3, "compact_sets"),
-    "compaction.merge.sets": (4, "merge_sets"),
-    "file.max.rows": (9, "file_rows"),
-    "retention.seconds": (1.5, "retention_s"),
-    "apply.parallel": (2, "parallel"),
-    "type.change": ("string", "type_change"),
-}
-"""Property → what a profile says, and the option of the applier that it becomes."""
-
-
-def test_what_a_profile_says_of_compaction_and_retention_reaches_the_driver(tmp_path):
-    said: dict[str, object] = {name: value for name, (value, _option) in GIVEN.items()}
-    said |= {"batch.max.rows": 11, "changelog.retention.hours": 0.25, "trigger.interval.ms": 30}
-    said |= {"spark.*": {"spark.driver.memory": "512m"}, "spark.master": "local[2]"}
-    profile = SparkProperties.model_validate({"path": str(tmp_path), **said})
-    there = properties_of(pairs_of(profile), str(tmp_path))
-    assert there == profile
-    found = apply_options(there)
-    for value, option in GIVEN.values():
-        assert getattr(found, option) == value, option
-    assert (there.batch_rows, there.retention_hours, there.trigger_ms) == (11, 0.25, 30)
-
-
 # --- how tables are kept ----------------------------------------------------------------------------
-
-
-def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case():
-    rules = ModeRules(
-        modes=(r"public\.audit.*:append", r"public\.Orders:scd2", "scd1"),
-        deletes=(r"public\.people:soft",),
-    )
-    assert rules.of("public.audit_2025") == TableMode(name="append")
-    assert rules.of("public.orders") == TableMode(name="scd2")
-    assert rules.of("public.orders_old") == PLAIN
-    assert rules.of("public.people") == TableMode(deletes="soft")
-    assert ModeRules(modes=("append",), history=("none",)).of("t") == TableMode(name="append")
 
 
 @pytest.mark.parametrize(
@@ -180,16 +136,6 @@ def test_the_first_pattern_that_matches_a_whole_name_counts_in_any_case():
 def test_a_table_that_cannot_be_kept_so_is_reported_why(rules, key, columns, reported):
     found = unfit(rules.of("public.t"), tuple(key.split()), dict.fromkeys(columns.split(), ""))
     assert reported in found if reported else found == ""
-
-
-def test_a_mode_is_said_and_versions_are_rows_by_the_position_they_begin_at():
-    assert describe_mode(TableMode(deletes="soft")) == "scd1, deletes soft"
-    assert describe_mode(ModeRules(history=("none",)).of("public.t")) == "scd1, without history"
-    table = TableState(
-        schema="s", table="t", key=("id",), columns={"id": LONG}, mode=TableMode(name="scd2")
-    )
-    assert table.row_key == ("id", "_from_epoch", "_from_lsn")
-    assert [*table.row_columns][:3] == ["id", "_valid_from", "_valid_to"]
 
 
 # --- names of columns -------------------------------------------------------------------------------
@@ -279,20 +225,6 @@ def test_a_name_is_one_tables_and_all_of_a_tables_names_are_taken_or_none():
     claims.take("p.X", ["c.p.X"], is_case_sensitive=False)
 
 
-@pytest.mark.parametrize(
-    ("tables", "views"),
-    [
-        ("public.a public.b", "a b"),
-        ("public.a sales.a", "public_a sales_a"),
-        ("public.a public.a_changes", "a public_a_changes"),
-        ("a_b.c a.b_c x.c x.b_c", "a_b.c a.b_c x_c x_b_c"),
-    ],
-)
-def test_a_view_is_called_as_its_table_unless_another_is(tables, views):
-    found: list[Any] = [tuple(name.split(".")) for name in tables.split()]
-    assert view_names(found) == views.split()
-
-
 # --- one table of several sources -------------------------------------------------------------------
 
 
@@ -318,13 +250,6 @@ def test_the_first_rule_that_matches_says_where_a_table_is_and_which_source(
     checked_places([*rules])
     found = TargetMappings(rules).of(schema, table)
     assert (found and (found.schema, found.table, found.source)) == place
-
-
-def test_a_table_has_the_name_and_the_folder_of_its_target():
-    table = source("t_a", id=INT)
-    assert (table.name, table.target_name) == ("t_a.orders", "all.orders")
-    assert table.target_folder == "tables/all/orders"
-    assert TableState(schema="a", table="b").target_name == "a.b"
 
 
 def test_a_type_that_does_not_fit_with_the_others_stops_that_source_alone():
@@ -392,22 +317,6 @@ def test_a_place_is_given_once_and_its_column_is_nobody_elses():
     assert remedy in str(refused.value.advice())
     with pytest.raises(SourcesDiffer, match=r"column _Source of t_a\.orders"):
         require_place(source("t_a"), places, ["id", "_Source"])
-
-
-def test_sources_share_a_name_with_other_sources_and_with_nobody_else():
-    stored_table = StoredTable(targets={"current": TargetTable(at="c.all.orders")})
-    place = source("t_a").place
-    tables = {
-        "t_a.orders": TableState(
-            schema="t_a", table="orders", stored_table=stored_table, place=place
-        )
-    }
-    claims = NameClaims(lambda: tables)
-    claims.take("t_b.orders", ["c.all.orders"], is_case_sensitive=True, source="b")
-    with pytest.raises(NameTaken, match=r"that is t_a\.orders's already"):
-        claims.take("other.orders", ["c.all.orders"], is_case_sensitive=True, source="a")
-    with pytest.raises(NameTaken, match=r"already"):
-        claims.take("all.orders", ["c.all.orders"], is_case_sensitive=True)
 
 
 # --- where files are --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from waltap_sinks.changelog import ChangeLog
 from waltap_spark.cli import commands
 from waltap_spark.cli.commands import application
-from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor, TableLag
+from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 
 ORDERS = relation("public.orders", [("id", "int4"), ("state", "text")])
@@ -69,24 +69,6 @@ def lake(tmp_path) -> Any:
     made.output.close()
 
 
-def test_each_commit_has_its_rows_and_each_table_what_waits(lake):
-    lake.change(orders=3, items=1)
-    lake.change(orders=1)
-    lake.commit()
-    lake.change(items=2)
-    lake.commit()
-    lake.change(orders=5)
-    found = OutputMonitor(lake.output).progress(lake.now(after_s=7))
-    assert [(each.number, each.rows) for each in found.batches] == [
-        (1, {"public.orders": 4, "public.items": 1}),
-        (2, {"public.items": 2}),
-    ]
-    assert [each.commit_lag_ms for each in found.batches] == [1501, 1501]
-    items, orders = found.tables
-    assert items == TableLag(table="public.items", waiting_rows=0, lag_ms=0)
-    assert (orders.table, orders.waiting_rows, orders.lag_ms) == ("public.orders", 5, 7000)
-
-
 def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake):
     lake.change(orders=1, items=1)
     lake.commit()
@@ -128,19 +110,6 @@ def test_the_command_and_the_status_page_show_it(lake):
         "public.orders": (1200, 0),
         "public.items": (0, 34),
     }
-
-
-def test_before_the_first_commit_the_command_says_so_in_words(lake):
-    lake.change(orders=1)
-    shown = CliRunner().invoke(
-        application, ["top", str(lake.folder), "--once"], env={"COLUMNS": "200"}
-    )
-    assert shown.exit_code == 0
-    said = " ".join(shown.output.split())
-    assert said.startswith(f"{lake.folder}: nothing was applied yet. The first commit")
-    assert "waiting rows" not in said
-    reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
-    assert msgspec.json.decode(reported.output) == {"batches": [], "tables": []}
 
 
 def test_the_first_commit_appears_while_the_command_runs(lake, monkeypatch):
