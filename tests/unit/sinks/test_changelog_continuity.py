@@ -63,13 +63,6 @@ HOLES: dict[str, Callable[[Log], None]] = {
 }
 
 
-def test_a_stretch_goes_on_over_starts(log):
-    for _run in range(3):
-        log.run(ALL, PEOPLE, PLACES)
-    assert len(set(log.continuity())) == 1
-    assert "" not in log.continuity()
-
-
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(log, hole):
     log.run(ALL, PEOPLE)
@@ -80,23 +73,6 @@ def test_a_run_in_which_changes_may_be_missing_ends_it_and_need_write_nothing(lo
     assert before
     assert behind == last != ""
     assert before != behind
-
-
-def test_other_tables_go_on_where_one_is_left_out(log):
-    log.run(ALL, PEOPLE, PLACES)
-    log.run(ALL, PLACES, capture=without_people())
-    log.run(ALL, PEOPLE, PLACES)
-    assert len(set(log.continuity(PLACES.name))) == 1
-    assert len(set(log.continuity())) == 2
-
-
-@pytest.mark.parametrize(
-    "said", [PublicationCompleteness(), PublicationCompleteness(tables={("public", "people"): ""})]
-)
-def test_nothing_is_promised_that_the_source_does_not(log, said):
-    log.run(replace(said, continuous=True), PEOPLE)
-    log.run(replace(said, continuous=True), PEOPLE)
-    assert log.continuity() == ["", ""]
 
 
 def test_it_begins_where_what_the_source_says_holds(log):
@@ -112,14 +88,6 @@ def test_it_begins_where_what_the_source_says_holds(log):
     assert late
     log.run(replace(ALL, since=2**40), PEOPLE)
     assert log.continuity()[-1] == late, "it had begun, and goes on"
-
-
-def test_a_table_that_is_made_between_starts_has_one_from_its_first_row_on(log):
-    log.run(ALL, PEOPLE)
-    log.run(replace(ALL, since=2**40), PLACES)
-    log.run(ALL, PLACES)
-    first, second = log.continuity(PLACES.name)
-    assert first == second != ""
 
 
 def test_a_link_that_is_made_again_ends_it_where_something_was_lost_meanwhile(log):

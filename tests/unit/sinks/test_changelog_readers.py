@@ -95,17 +95,6 @@ def test_a_reader_goes_on_where_it_was_and_never_back(log, log_positions):
         log.expire(log_positions[3], FAR)
 
 
-def test_a_reader_that_registers_again_is_waited_for_as_before(log):
-    """Spark registers its reader with each batch; the operator has said how long it may be silent."""
-    path = log.store.path("")
-    assert run("readers", path, "--register", "weekly", "--hold-hours", "240").exit_code == 0
-    log.readers.register("weekly", by="Spark")
-    assert log.readers.advance("weekly", NOTHING).hold_s == 240 * 3600
-    assert run("readers", path, "--register", "weekly").exit_code == 0
-    assert log.readers.advance("weekly", NOTHING).hold_s == 240 * 3600
-    assert log.readers.register("weekly", hold_s=60).hold_s == 60
-
-
 def test_readers_are_seen_made_and_forgotten_by_command(log, log_positions):
     path = log.store.path("")
     shown = run("readers", path, "--register", "night", "--at", str(log_positions[1]))
@@ -142,24 +131,6 @@ def test_commands_show_the_newest_manifests_and_remove_nothing_of_today(log):
     assert (wrong.exit_code, "is not a position" in wrong.output) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["list"], ["expire", "--applied", "1-2-3"], ["vacuum"]],
-    ids=["list", "expire", "vacuum"],
-)
-@pytest.mark.parametrize("made", [True, False], ids=["a-folder", "nothing"])
-def test_what_is_no_change_log_is_reported(tmp_path, arguments, made):
-    folder = tmp_path / "folder"
-    if made:
-        (folder / "other").mkdir(parents=True)
-    command, *rest = arguments
-    answer = run(command, str(folder), *rest)
-    assert isinstance(answer.exception, ChangeLogMissing)
-    assert str(folder) in answer.exception.problem
-    assert not answer.output
-    assert folder.exists() is made
-
-
 @pytest.mark.parametrize("place", ["{}", "{}/", "file://{}"], ids=["path", "slash", "uri"])
 def test_the_only_change_log_in_a_folder_is_found(tmp_path, place):
     """As people give the folder of the spark sink, with the log beside the tables."""
@@ -183,12 +154,6 @@ def test_of_several_change_logs_in_a_folder_none_is_chosen(tmp_path):
     assert answer.exception.problem == (
         f"{tmp_path}/logs has several change logs: {tmp_path}/logs/first, {tmp_path}/logs/second"
     )
-
-
-def test_a_change_log_without_changes_is_one(tmp_path):
-    with WrittenLog(tmp_path).open() as log:
-        log.write(log.db.inserted(PEOPLE, ["1", "x"]))
-        assert run("list", log.path).exit_code == 0
 
 
 def test_a_log_has_its_id_before_readers_find_it(tmp_path, monkeypatch):

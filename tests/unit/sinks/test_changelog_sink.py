@@ -1,11 +1,9 @@
 """The change log: whole transactions only, in order, typed, none lost, none doubled."""
 
 import datetime as dt
-import os
 import re
 import resource
 import shutil
-import signal
 from collections.abc import Iterable
 from contextlib import nullcontext
 from decimal import Decimal
@@ -13,9 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
 from waltap.base.files.errors import FilesInUse, FilesUnavailable
@@ -25,15 +21,12 @@ from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogExpired,
-    ChangeLogOlder,
     ColumnNameTaken,
     TransactionGap,
 )
-from waltap_sinks.changelog.segment import SegmentFile
 
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 PEOPLE = relation("public.people", COLUMNS)
-VISITS = relation("public.visits", [("person", "int4"), ("page", "text")], key=(), identity="f")
 FAR = "99991231T00"
 
 
@@ -52,32 +45,6 @@ def ids(log: WrittenLog) -> list[int]:
 
 def as_text(table: list[dict[str, Any]]) -> list[tuple[str | None, ...]]:
     return sorted(tuple(None if v is None else str(v) for v in row.values()) for row in table)
-
-
-def test_numbers_at_their_limits_pass_through_a_segment(tmp_path):
-    """Differences between the least and the largest do not fit into the number's own width."""
-    limits = {
-        "small": (pa.int16(), pa.int16(), -(2**15), 2**15 - 1),
-        "int": (pa.int32(), pa.int32(), -(2**31), 2**31 - 1),
-        "big": (pa.int64(), pa.int64(), -(2**63), 2**63 - 1),
-        "day": (pa.date32(), pa.int32(), -(2**31), 2**31 - 1),
-        "at": (pa.timestamp("us", "UTC"), pa.int64(), -(2**63), 2**63 - 1),
-    }
-    table = pa.table(
-        {
-            name: pa.array([least, None, most, most, least, 0, None, most], stored).view(kind)
-            for name, (kind, stored, least, most) in limits.items()
-        }
-    )
-    file = SegmentFile(FileStore(str(tmp_path)), "segment.parquet", table.schema, "zstd")
-    file.write(table)
-    file.write(table.slice(2, 1))
-    file.finish()
-    read = parquet.ParquetFile(tmp_path / "segment.parquet")
-    assert read.read().cast(table.schema) == pa.concat_tables([table, table.slice(2, 1)])
-    group = read.metadata.row_group(0)
-    encodings = [group.column(index).encodings for index in range(group.num_columns)]
-    assert all("DELTA_BINARY_PACKED" in found for found in encodings)
 
 
 def large(db: Database, count: int) -> TransactionPart:
@@ -108,22 +75,6 @@ def test_a_segment_that_a_thread_could_not_write_is_no_part_of_the_log(log):
         assert log.opened_at == Position(first.end_lsn)
         log.flush(*parts)
     assert ids(log) == [100_001, *range(2, 40_002)]
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_writes_large_segments_too(log, tmp_path):
-    """The thread that encodes them is not in the fork."""
-    with log.open({"memory.max.bytes": 1 << 20}):
-        log.flush(large(log.db, 10_000))
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        other = WrittenLog(tmp_path / "other")
-        with other.open({"memory.max.bytes": 1 << 20}):
-            other.flush(large(other.db, 10_000))
-        os._exit(0 if ids(other) == list(range(1, 10_001)) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert ids(log) == list(range(1, 10_001))
 
 
 def test_rows_are_typed_and_carry_their_position(log):
@@ -160,40 +111,6 @@ def test_rows_are_typed_and_carry_their_position(log):
         "_generation": None,
     }
     assert (second["id"], second["flag"], second["_seq"]) == (2, None, 1)
-
-
-def test_every_operation_replays_to_the_state_of_the_table(log):
-    db = log.db
-    with log.open():
-        db.insert(PEOPLE, ["1", "Ann", "long"], ["2", "Bob", None], ["3", "Cy", "x"])
-        db.insert(VISITS, ["1", "a"], ["1", "a"], ["2", "b"])
-        log.write(db.commit())
-        db.update(PEOPLE, ["1"], name="Anne", unsent=["note"])
-        db.update(PEOPLE, ["2"], id="20")
-        db.update(PEOPLE, ["1"], id="10", unsent=["note"])
-        db.delete(PEOPLE, ["3"])
-        db.update(VISITS, ["1", "a"], page="c")
-        db.delete(VISITS, ["1", "a"])
-        log.flush(db.commit())
-    assert as_text(replay(log.rows(), ["id"])) == sorted(db.rows["public.people"])
-    assert as_text(replay(log.rows("visits"), [])) == sorted(db.rows["public.visits"])
-    moved = [(r["_op"], r["_sub"], r["id"]) for r in log.rows() if r["_seq"] == 1][-2:]
-    assert moved == [("d", 0, 2), ("c", 1, 20)]
-    entries, visits = log.manifests()[0].tables
-    assert (entries.key, entries.unchanged, entries.key_changes) == (("id",), ("note",), 1)
-    assert (visits.key, visits.operations) == ((), {"c": 3, "d": 2, "u": 1})
-
-
-def test_a_truncate_stands_in_its_place(log):
-    log.db.insert(PEOPLE, ["1", "Ann", None])
-    log.db.insert(VISITS, ["1", "a"])
-    log.db.truncate(PEOPLE, VISITS)
-    log.db.insert(PEOPLE, ["1", "Other", None])
-    with log.open():
-        log.flush(log.db.commit())
-    assert [row["_op"] for row in log.rows()] == ["c", "t", "c"]
-    assert as_text(replay(log.rows(), ["id"])) == [("1", "Other", None)]
-    assert replay(log.rows("visits"), []) == []
 
 
 # --- transactions ------------------------------------------------------------------------------------
@@ -252,30 +169,7 @@ def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(log
     assert ids(log) == list(range(6))
 
 
-def test_a_flush_without_anything_new_writes_nothing(log):
-    with log.open():
-        assert log.flush() is None
-        part = people(log.db, 1)
-        assert log.flush(part) == log.flush() == Position(part.end_lsn)
-    assert len(log.manifests()) == 1
-
-
 # --- segments ----------------------------------------------------------------------------------------
-
-
-def test_a_schema_change_starts_a_new_segment_and_an_equal_relation_does_not(log):
-    """A decoder announces a relation again after a reconnect; nothing has changed by it."""
-    log.db.insert(PEOPLE, ["1", "Ann", None])
-    log.db.insert(relation("public.people", COLUMNS), ["2", "Bob", None])
-    log.db.insert(relation("public.people", [*COLUMNS, ("age", "int4")]), ["3", "Cy", None, "44"])
-    with log.open():
-        log.flush(log.db.commit())
-    old, new = log.log.rows("public", "people")
-    assert "age" not in old.schema.names
-    assert new.to_pylist()[0]["age"] == 44
-    first, second = log.manifests()[0].tables
-    assert first.fingerprint != second.fingerprint
-    assert (first.rows, len(first.segments)) == (2, 1)
 
 
 def once(given: Iterable[object]) -> list[object]:
@@ -443,66 +337,6 @@ def test_names_of_every_kind_become_folders_on_any_filesystem(tmp_path):
     assert found.num_rows == 1
 
 
-def test_a_filesystem_that_is_no_local_disk_holds_a_log(tmp_path):
-    """Arrow's filesystem in memory: no locks, no synchronising, nothing but its interface."""
-    location = f"mock://{tmp_path}"  # its lock on this machine must not be that of another run
-    log = WrittenLog(tmp_path, location, store=FileStore(location))
-    for number in range(2):
-        part = people(log.db, number)
-        with log.open(has_offset=True):
-            assert log.flush(part) == Position(part.end_lsn)
-    assert ids(log) == [0, 1]
-    with log.open(has_offset=True):
-        assert log.opened_at == Position(part.end_lsn)
-    assert log.log.expire(log.newest.log_position, before=FAR) == 1
-    assert log.log.vacuum(before=FAR) == 0
-
-
-def test_a_value_that_does_not_fit_is_null_reported_once_and_counted(log, caplog):
-    """Any value that PostgreSQL takes; nothing stops, and the next value is kept."""
-    table = relation(
-        "public.odd",
-        [("id", "int4"), ("n", "numeric(10,2)"), ("d", "date"), ("at", "timestamp"),
-         ("seen", "timestamptz"), ("clock", "time")],
-    )  # fmt: skip
-    fits = ["1.50", "2024-01-01", "2024-01-01 00:00:00", "2024-01-01 00:00:00+00", "01:00:00"]
-    odd = [
-        ["NaN", "infinity", "-infinity", "infinity", "24:00:00"],
-        ["Infinity", "-infinity", "20000-01-01 00:00:00", "0044-03-15 00:00:00+00 BC", "24:00:00"],
-    ]
-    with log.open():
-        log.insert(table, ["0", *fits], *[[str(n), *row] for n, row in enumerate(odd, 1)])
-        log.insert(table, ["3", *odd[0]], ["4", *fits])
-    found = log.rows("odd")
-    assert [row["n"] for row in found] == [Decimal("1.50"), None, None, None, Decimal("1.50")]
-    assert all(found[at][name] is None for at in (1, 2, 3) for name in ("d", "at", "seen", "clock"))
-    first, second = log.manifests()
-    for manifest, count in ((first, 2), (second, 1)):
-        assert manifest.tables[0].misfits == dict.fromkeys(("n", "d", "at", "seen", "clock"), count)
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == len(set(warnings)) == 7, "each column and reason once"
-    assert "column n of public.odd: numeric NaN or infinity; null is written" in warnings[0]
-
-
-def test_an_older_copy_in_the_place_of_the_log_is_noticed(log, tmp_path):
-    place, copy, newer = Path(log.path), tmp_path / "copy", tmp_path / "newer"
-    with log.open():
-        log.flush(people(log.db, 1))
-        shutil.copytree(place, copy)
-        log.flush(people(log.db, 2))
-    log.open(has_offset=True).close()
-    for has_offset in (True, False):
-        place.rename(newer)
-        copy.rename(place)
-        if has_offset:
-            with pytest.raises(ChangeLogOlder, match="published up to"):
-                log.open(has_offset=True)
-            log.close()
-            place.rename(copy)
-            newer.rename(place)
-        log.open(has_offset=has_offset).close()  # without a stored offset a new epoch begins
-
-
 @pytest.mark.parametrize("how", [{"has_offset": False}, {"has_offset": True, "repairs": True}])
 def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(log, tmp_path, how):
     """Positions of the epoch that the copy lacks are not used again."""
@@ -533,17 +367,6 @@ def filled(log) -> WrittenLog:
         for number in range(4):
             log.flush(people(log.db, number))
     return log
-
-
-def test_a_reader_goes_on_after_a_mark(filled):
-    log_positions = [step.log_position for step in filled.manifests()]
-    for between, found in (
-        ((None,), log_positions),
-        ((log_positions[1],), log_positions[2:]),
-        ((log_positions[0], log_positions[2]), log_positions[1:3]),
-        ((log_positions[-1],), []),
-    ):
-        assert [step.log_position for step in filled.log.manifests(*between)] == found
 
 
 def test_a_manifest_that_is_missing_or_damaged_is_an_error(filled):

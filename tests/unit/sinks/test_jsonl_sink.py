@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from waltap.ports.sink.jsonl import (
     JsonLinesSink,
     LinesFileError,
 )
-from waltap.ports.sink.sink import NullSink, OutputClosed, SinkContext
+from waltap.ports.sink.sink import SinkContext
 
 
 def batch(*records: Record, end: int = 1) -> Batch:
@@ -91,14 +90,6 @@ def test_open_cuts_a_torn_last_line_and_appends(tmp_path, before, kept):
     assert path.read_bytes() == kept + line(1)
 
 
-def test_standard_output_gets_the_lines(capfd):
-    with opened("-") as lines:
-        lines.write(row(3))
-        assert lines.flush().sole == Position(3)
-    os.fstat(1)  # closing the sink leaves standard output open
-    assert capfd.readouterr().out.encode() == line(3)
-
-
 def test_a_full_disk_or_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     with opened("/dev/full") as lines:
         with pytest.raises(LinesFileError, match=r"WT-5001 /dev/full cannot be written: No space"):
@@ -107,19 +98,6 @@ def test_a_full_disk_or_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LinesFileError, match="cannot be opened"):
         sink(tmp_path / "file" / "x.jsonl").open()
-
-
-def test_a_folder_that_is_deleted_is_made_again_with_what_was_not_promised(tmp_path):
-    path = tmp_path / "a" / "b" / "events.jsonl"
-    with opened(path) as lines:
-        lines.write(row(1))
-        lines.flush()
-        lines.write(row(2))
-        shutil.rmtree(tmp_path / "a")
-        assert lines.flush().sole == Position(2)
-        lines.write(row(3))
-        assert lines.flush().sole == Position(3)
-    assert path.read_bytes() == line(2) + line(3)
 
 
 def test_a_deleted_file_whose_place_is_taken_gets_what_was_not_promised(tmp_path):
@@ -151,17 +129,6 @@ def pipe(tmp_path) -> Path:
     return tmp_path / "pipe"
 
 
-def test_a_named_pipes_reader_gets_the_lines_and_its_end_is_noticed(pipe):
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    with opened(pipe) as lines:
-        lines.write(row(1))
-        assert lines.flush().sole == Position(1)
-        assert os.read(reader, 4096) == line(1)
-        os.close(reader)
-        with pytest.raises(OutputClosed, match="closed by its reader"):
-            lines.write(row(2))
-
-
 def test_a_named_pipe_waits_for_its_reader(pipe):
     lines, readers = sink(pipe), list[int]()
     opening = threading.Thread(target=lines.open)
@@ -186,16 +153,6 @@ def test_a_named_pipe_without_reader_does_not_hold_up_a_stop(pipe):
     lines.close()
 
 
-def test_the_null_sink_counts_and_confirms(tmp_path):
-    null = NullSink(None, SinkContext(pipeline="p", state_dir=tmp_path))
-    assert null.open() is None
-    assert null.flush() is None
-    null.write(batch(Record("t", None, b"123"), Record("t", b"1", None), end=9))
-    assert null.flush().sole == Position(9)
-    assert (null.records, null.bytes) == (2, 3)
-    null.close()
-
-
 def columns(first: int, count: int = 20_000) -> Batch:
     values = pa.array([str(n) for n in range(first, first + count)], pa.string())
     records = RecordBlock("t", [(None, values[:1]), (None, values[1:])], ())
@@ -204,22 +161,6 @@ def columns(first: int, count: int = 20_000) -> Batch:
 
 def large(first: int) -> Batch:
     return batch(Record("t", None, b"9" * BEHIND_BYTES), end=first)
-
-
-def test_columns_and_records_stand_in_the_order_they_came(tmp_path):
-    path = tmp_path / "events.jsonl"
-    with opened(path) as lines:
-        for first in range(0, 600, 100):
-            lines.write(columns(first, 99))
-            if first % 200:
-                lines.write(row(first + 99))
-            if first == 400:
-                lines.write(large(499))
-        assert lines.flush().sole == Position(599)
-    expected = [n for n in range(600) if n % 100 != 99 or (n - 99) % 200]
-    found = path.read_bytes().splitlines(keepends=True)
-    assert b"9" * BEHIND_BYTES in found.pop(expected.index(500))
-    assert found == [line(n) for n in expected]
 
 
 @pytest.mark.parametrize("made", [large, columns])
@@ -239,10 +180,3 @@ def test_a_large_block_that_could_not_be_written_is_reported_next(tmp_path, then
             with pytest.raises(SinkError, match="takes and promises nothing more"):
                 again()
     assert path.read_bytes() == line(1) + line(2)
-
-
-def test_a_sink_that_is_closed_while_columns_are_written_ends(tmp_path):
-    path = tmp_path / "events.jsonl"
-    with opened(path) as lines:
-        lines.write(columns(1))
-    assert path.read_bytes().count(b"\n") == 20_000

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltap.base.files.store import safe_name
 from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_sinks.changelog.manifest import (
     NOTHING,
@@ -26,7 +25,6 @@ from waltap_sinks.changelog.manifest import (
     written_before,
     written_in,
 )
-from waltap_sinks.changelog.reader import complete_generations
 
 
 def entry(name: str = "t", snapshot_id: int | None = None, complete: bool = False) -> TableEntry:
@@ -122,34 +120,6 @@ def test_names_of_an_epoch_sort_in_the_order_of_the_log(steps):
     assert log_positions == sorted(log_positions)
 
 
-def test_files_that_are_no_manifests_have_no_mark():
-    for name in ("x.json", "_SUCCESS", "0000000000000000-0000000000000005.json"):
-        assert log_position_of_name(1, name) is None
-
-
-def test_buckets_sort_by_time_and_hold_ten_minutes():
-    start = dt.datetime(2026, 12, 31, 23, 50, tzinfo=dt.UTC)
-    assert bucket_of(start) == bucket_of(start + dt.timedelta(minutes=9, seconds=59))
-    assert bucket_of(start) < bucket_of(start + dt.timedelta(minutes=10))
-
-
-def test_a_generation_is_complete_by_table_or_as_a_whole():
-    first = manifest(entry("a", 1, complete=True), entry("b", 1), entry("c", 2))
-    assert complete_generations([first]) == {("public.a", 1)}
-    end = manifest(snapshot=SnapshotPart(snapshot_id=1, lsn=7, complete=True))
-    assert complete_generations([first, end]) == {("public.a", 1), ("public.b", 1)}
-
-
-@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
-def test_safe_names_differ_where_names_do_and_are_one_step_of_a_path(one, other):
-    if "\ud800" <= max(one + other) <= "\udfff":
-        return
-    names = [safe_name(one.encode("utf-8", "ignore").decode()) for one in (one, other)]
-    assert all("/" not in name and "." not in name and name.isascii() for name in names)
-    if one.encode("utf-8", "ignore") != other.encode("utf-8", "ignore"):
-        assert names[0] != names[1]
-
-
 def test_a_clock_that_was_ahead_holds_no_folder_back():
     days = [dt.datetime(2026 + years, 3, 1, tzinfo=dt.UTC) for years in (0, 60, 0, 1, 90, 1)]
     names = [""]
@@ -161,13 +131,3 @@ def test_a_clock_that_was_ahead_holds_no_folder_back():
     assert written_before(names, bucket_of(days[0])) == []
     assert written_before(names, bucket_of(days[3])) == names[:3], "with the first of the future"
     assert written_before(names, "9") == names
-
-
-@pytest.mark.parametrize(
-    "back",
-    [dt.timedelta(hours=3), dt.timedelta(days=365 * 50)],
-    ids=["a little", "to the seventies"],
-)
-def test_a_clock_that_goes_back_a_little_or_to_its_beginning_keeps_the_folder(back):
-    now = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-    assert next_bucket(bucket_of(now), now - back) == bucket_of(now)

@@ -139,15 +139,6 @@ def names(shape: TargetShape | None) -> list[str]:
     return [column.name for column in shape.columns]
 
 
-def test_the_shape_of_a_history_lives_as_long_as_that_of_its_table(made):
-    """One of its own would have the table looked up in the target again."""
-    relations = [relation(f"public.t{n}", [("id", "int4")], oid=100 + n) for n in range(1100)]
-    shapes = [made.shapes.of(each) for each in relations]
-    first = [made.history.of(shape) for shape in shapes]
-    assert None not in first
-    assert all(made.history.of(s) is h for s, h in zip(shapes, first, strict=True))
-
-
 def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(made):
     columns, computed = [("id", "int4"), ("twice", "int4")], {"twice": {"generated": True}}
     read = relation("public.t", columns, oid=7, numbers=[1, 2], more=computed)
@@ -189,13 +180,6 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(file,
     target.write(batch(ends))
     assert len(commits) == 3
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
-
-
-def test_small_numbers_are_text_without_an_exponent(file):
-    prices = relation("public.prices", [("id", "int4"), ("price", "numeric(20,9)")])
-    part = Model().inserted(prices, ["1", "0.000000000"], ["2", "0.000000001"])
-    file.deliver(part)
-    assert file.execute("SELECT price FROM prices") == [("0.000000000",), ("0.000000001",)]
 
 
 @pytest.mark.parametrize("opened_again", [True, False])

@@ -54,16 +54,6 @@ def written(
     return [row["at"] for row in log.rows("t")], len(asked)
 
 
-def test_values_with_more_attributes_begin_another_version_of_the_table(tmp_path):
-    values = ["(1,2)"], ["(3,4,5)"], ["(6,)"], ["(7,8,9)"]
-    found, asked = written(tmp_path, [("x", "y", "z")], *values)
-    assert asked == 1
-    assert found[0] == {"x": 1, "y": 2}
-    assert found[1:] == [
-        {"x": 3, "y": 4, "z": 5}, {"x": 6, "y": None, "z": None}, {"x": 7, "y": 8, "z": 9},
-    ]  # fmt: skip
-
-
 def test_values_that_never_fit_are_null_and_ask_once_a_batch(tmp_path):
     values = ["(1,2)", "(3,4,5)", "(6,7,8)", "(9,)"], ["(3,4,5)", "(6,7,8)"], ["(1,2)"]
     found, asked = written(tmp_path, [("x", "y")], *values)

@@ -1,18 +1,15 @@
 """`waltap verify`: the rows that changes of a change log come to, how it connects, and what a comparison looks like."""
 
-import io
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from rich.console import Console
 
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.plugins.host import Host
 from waltap_sinks.changelog.verification import CurrentRows
 from waltap_sinks.comparison.commands import dsn_of
-from waltap_sinks.comparison.differences import TableDifferences, comparison_table
 
 
 def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
@@ -27,15 +24,6 @@ def held(*transactions: list[tuple[str, dict[str, Any]]], key: tuple[str, ...] =
     return sorted(map(tuple, rows.rows()), key=str)
 
 
-def test_values_that_were_not_sent_are_those_of_before():
-    found = held(
-        [change("c", id=1, a="x", b="long")],
-        [change("u", id=1, a="y", b=None, _unchanged=["b"])],
-        [change("d", id=1), change("c", id=2, a="z", b=None, _unchanged=["b"], second=True)],
-    )
-    assert found == [(2, "z", "long")]
-
-
 def test_rows_that_change_places_keep_their_own_values():
     """A deferrable key: a row is put under 2 before the one that is there is taken away."""
     found = held(
@@ -48,12 +36,6 @@ def test_rows_that_change_places_keep_their_own_values():
         ],
     )
     assert found == [(1, "two", "long 2"), (2, "one", "long 1")]
-
-
-def test_a_row_that_is_put_and_taken_away_by_one_transaction_is_gone():
-    assert held([change("c", id=1, a="x"), change("d", id=1)]) == []
-    again = held([change("c", id=1, a="x")], [change("d", id=1), change("c", id=1, a="y")])
-    assert again == [(1, "y", None)]
 
 
 def test_rows_without_a_key_are_counted():
@@ -89,12 +71,3 @@ def test_it_has_the_password_that_a_run_has(tmp_path, given, password):
     found = conninfo_to_dict(dsn_of(resolve(read_tables(tables), Host())))
     assert found.get("password") == password
     assert (found["host"], found["user"], found["dbname"]) == ("db", "u", "shop")
-
-
-def test_a_table_is_named_as_it_is_called():
-    found = TableDifferences(
-        table="public.[b] x", source_rows=1, target_rows=1, source_hash="1", target_hash="1"
-    )
-    said = io.StringIO()
-    Console(file=said, width=160).print(comparison_table([found], "Spark"))
-    assert "public.[b] x" in said.getvalue()
