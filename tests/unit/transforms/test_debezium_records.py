@@ -66,26 +66,6 @@ def test_a_record_that_is_too_large_loses_text_and_no_decimal():
     assert transform("enforce-record-size", max__bytes="4087")([record]) == [record]
 
 
-def test_lineage_is_not_a_transforms_to_send():
-    said: list[str] = []
-    sent = transform("openlineage", changed(PIPELINE, warn=said.append))
-    records = change_records(1, 5)
-    assert sent(records) == records
-    assert said == ["t has no effect: waltap.openlineage.to sends lineage"]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["extract-new-record-state", "by-logical-table-router"])
-def test_schemas_are_one_object_per_schema_and_records_stay_as_they_were(name, seed):
-    given = {"topic__regex": "(.*)", "topic__replacement": "x"} if name.startswith("by") else {}
-    made, records = transform(name, **given), change_records(seed, 40)
-    before = msgspec.json.encode([each.value for each in records])
-    first, second = made(records), made(records)
-    assert [id(each.value_schema) for each in first] == [id(each.value_schema) for each in second]
-    assert [id(each.key_schema) for each in first] == [id(each.key_schema) for each in second]
-    assert msgspec.json.encode([each.value for each in records]) == before
-
-
 def test_geometries_of_rows_are_found_by_the_name_of_their_schema():
     point = packing.pack("<BIdd", 1, 1, 2.0, 3.0)
     geometry = Schema(
@@ -239,21 +219,6 @@ def test_documents_of_one_shape_have_one_schema():
     assert one.fields[1] == Field("c", MAYBE_TEXT)
     with pytest.raises(NotExpanded):
         payloads.expanded("12", "payload")
-
-
-def test_a_message_becomes_a_create_with_the_members_of_its_content():
-    (event,) = transform("decode-message-content")(
-        [message(b'{"id": 7, "tags": ["a"], "none": null}')]
-    )
-    assert event.value_schema.name == "io.debezium.connector.postgresql.MessageValue.Envelope"
-    assert event.value["op"] == "c"
-    assert event.value["after"] == {"id": 7, "tags": ["a"]}
-    assert "message" not in event.value
-    assert (event.key_schema, event.key) == (None, None)
-    (event,) = transform("decode-message-content", fields__null__include="true")(
-        [message(b'{"none": null}')]
-    )
-    assert event.value["after"] == {"none": None}
 
 
 def test_what_is_no_message_passes():

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 from tests.harness.json_events import NOW, Server, events, json_format, table, values
 
-from waltap.changes.decode.message import Insert
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
@@ -135,19 +134,6 @@ def test_route_changes_the_topic_and_nothing_else():
             event["key"] = (event["key"] or {}).get("payload")
             event["value"] = (event["value"] or {}).get("payload")
         assert old == new
-
-
-def test_routed_relation_is_made_once():
-    route = table_router(RouteProperties(regex=r"public\.b", replacement="x"))
-    changes = [
-        change
-        for _ in range(2)
-        for part in route(batch()).parts
-        for change in getattr(part, "changes", ())
-        if isinstance(change, Insert)
-    ]
-    relations = {id(change.relation) for change in changes if change.relation.table == "b"}
-    assert len(relations) == 1
 
 
 def test_row_view_decodes_on_reading():

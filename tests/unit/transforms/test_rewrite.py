@@ -83,22 +83,6 @@ def test_what_was_not_sent_and_null_are_never_asked_about():
     assert found.changes[3].old == ()
 
 
-def test_a_column_is_asked_about_once_and_gets_the_values_of_a_part_together():
-    questions, calls = [], []
-
-    def of_column(relation, column):
-        questions.append((relation.name, column.name))
-        return lambda values: calls.append(list(values)) or values
-
-    one = part(*(Insert(TABLE, 16 + n, (str(n), "v")) for n in range(3)))
-    rows = SnapshotRows(relation=TABLE, rows=[("7", "x"), ("8", None)], ts=1, lsn=1, xid=None)
-    transform = rewrite_columns(of_column)
-    for _ in range(2):
-        transform(Batch(parts=[one, rows], position=Position(24), events=5))
-    assert questions == [("public.t", "id"), ("public.t", "v")]
-    assert calls[:4] == [["0", "1", "2"], ["v", "v", "v"], ["7", "8"], ["x"]]
-
-
 def test_fewer_values_than_were_given_are_no_answer():
     with pytest.raises(ValueError, match="shorter"):
         rewritten(part(Insert(TABLE, 16, ("a", "b"))), of_column=lambda _r, _c: lambda _v: [])

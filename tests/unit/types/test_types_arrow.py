@@ -64,12 +64,6 @@ def test_column_has_its_analytic_type(kind, type_, text, value):
     assert array(kind, []).type == type_
 
 
-def test_hstore_is_a_map_where_the_mode_says_so():
-    found = array(("hstore",), ['"a"=>"1", "b"=>NULL'], hstore_handling_mode="map")
-    assert found.type == pa.map_(pa.string(), pa.string())
-    assert found.to_pylist() == [[("a", "1"), ("b", None)]]
-
-
 def test_numeric_without_precision_can_be_the_widest_decimal():
     widest: dict[str, Any] = {"arrow_unconstrained_numeric": "decimal256"}
     found = array(("numeric",), ["1.5", "-" + "9" * 38], **widest)

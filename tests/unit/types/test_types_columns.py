@@ -7,12 +7,11 @@ import pytest
 from tests.unit.types.columns import MOOD, column, data_type, mapping
 
 from waltap.changes.decode.relation import Column, DataType, TypeKind
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind
 from waltap.changes.mapping.json_schema import schema_json
-from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper, TypeOptions
+from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
-from waltap.changes.mapping.value_form import ValueForm, column_mapping, default_text
-from waltap.ports.specs import TypeSpec
+from waltap.changes.mapping.value_form import default_text
 from waltap_testing.installed import installed_types
 
 ISO = {"time_precision_mode": "isostring"}
@@ -191,49 +190,6 @@ def test_unavailable_value(kind, options, expected):
     assert json.loads(mapping(*kind, options=options).unavailable_json) == expected
 
 
-OPTIONAL = '"optional":true'
-DECIMAL = '"org.apache.kafka.connect.data.Decimal","version":1'
-GEOGRAPHY = '"io.debezium.data.geometry.Geography","version":1,"doc":"Geography"'
-SCHEMAS: list[tuple[Any, dict[str, Any], str]] = [
-    (("int2",), {}, '{"type":"int16","optional":true}'),
-    (
-        ("numeric", 9, 2),
-        {},
-        f'{{"type":"bytes",{OPTIONAL},"name":{DECIMAL},'
-        '"parameters":{"scale":"2","connect.decimal.precision":"9"}}',
-    ),
-    (
-        ("numeric", 3, -2),  # as Debezium reads a negative scale
-        {},
-        f'{{"type":"bytes",{OPTIONAL},"name":{DECIMAL},'
-        '"parameters":{"scale":"2046","connect.decimal.precision":"3"}}',
-    ),
-    (
-        ("hstore",),
-        {"hstore_handling_mode": "map"},
-        '{"type":"map","keys":{"type":"string","optional":false},'
-        f'"values":{{"type":"string",{OPTIONAL}}},{OPTIONAL}}}',
-    ),
-    (
-        ("varbit",),
-        {},
-        f'{{"type":"bytes",{OPTIONAL},"name":"io.debezium.data.Bits","version":1,'
-        '"parameters":{"length":"2147483647"}}',
-    ),
-    (
-        ("geography",),
-        {},
-        '{"type":"struct","fields":[{"type":"bytes","optional":false,"field":"wkb"},'
-        f'{{"type":"int32",{OPTIONAL},"field":"srid"}}],{OPTIONAL},"name":{GEOGRAPHY}}}',
-    ),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "expected"), SCHEMAS)
-def test_schema_is_printed_as_the_json_converter_prints_it(kind, options, expected):
-    assert schema_json(mapping(*kind, options=options).schema) == expected
-
-
 ARRAYS_LEFT_OUT = "money[] name[] interval[] xml[] point[] varbit[]".split()
 UNKNOWN = "tsquery box pg_lsn int4multirange box[] stranger".split()
 
@@ -249,12 +205,6 @@ def test_unknown_types_are_left_out_unless_asked_for(name):
     else:
         kind = found.schema.items.kind if found.schema.items else found.schema.kind
         assert kind is ConnectKind.BYTES
-
-
-def test_name_is_null_while_debezium_streams():
-    assert mapping("name").streamed_as_null
-    assert not mapping("name", options={"include_unknown_datatypes": True}).streamed_as_null
-    assert not mapping("name", options={"streamed_names": "value"}).streamed_as_null
 
 
 def user_type(name: str, oid: int, kind: TypeKind, **more: Any) -> DataType:
@@ -279,11 +229,6 @@ def test_domain_is_its_base_with_the_domains_modifier_and_no_default():
     assert found.to_connect("{1,2}") == [b"1", b"2"]
 
 
-@pytest.mark.parametrize(("name", "optional"), [("geometry", True), ("geography", False)])
-def test_not_null_geometry_is_optional_as_in_debezium(name, optional):
-    assert mapping(name, nullable=False).schema.optional is optional
-
-
 def test_column_without_catalogue_is_mapped_by_oid_once():
     registry = TypeRegistry(installed_types())
     kinds = {23: ConnectKind.INT32, 1184: ConnectKind.STRING, 1007: ConnectKind.ARRAY}
@@ -305,28 +250,3 @@ def test_user_type_of_a_built_in_name_is_not_taken_for_it():
 def test_comment_becomes_doc_where_the_schema_has_none():
     assert mapping("int4", comment="of things").schema.doc == "of things"
     assert mapping("point", comment="of things").schema.doc == "Geometry (POINT)"
-
-
-def test_plugin_adds_and_overrides_rows_of_the_table():
-    def build(found: Column, mapper: TypeMapper) -> ColumnMapping:
-        form = ValueForm(
-            schema=Schema(kind=ConnectKind.STRING, name="shop.Colour"),
-            to_json=lambda text: f'"#{text}"',
-            to_connect=lambda text: f"#{text}",
-            zero="",
-        )
-        return column_mapping(found, mapper.options, form)
-
-    colour = TypeSpec(
-        name="colour",
-        summary="colours",
-        claims=lambda found: found.name in {"colour", "text"},
-        build=build,
-    )
-    registry = TypeRegistry([*installed_types(), colour])
-    for name in ("colour", "text"):
-        found = registry.column(column(name))
-        assert found.schema.name == "shop.Colour"
-    array = registry.column(column("text[]"))
-    assert array.to_json is not None
-    assert array.to_json("{ff0000,NULL}") == '["#ff0000",null]'

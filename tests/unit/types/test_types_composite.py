@@ -64,10 +64,6 @@ def test_composites_are_structs_also_in_each_other_and_in_arrays():
     assert listed.to_pylist()[0][1] is None
 
 
-def test_without_the_option_they_are_as_unknown_types():
-    assert mapping(OUTER, options={"include_unknown_datatypes": True}).opaque
-
-
 def test_a_value_from_before_its_type_grew_lacks_the_last_attributes():
     found = mapping(INNER, options=STRUCT)
     assert found.to_connect("(x)") == {"odd na.me": "x", "n": None}

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from waltap.changes.mapping.java_number import double_text, float_text, java_order
-from waltap_postgres.types.hstore import parse_hstore
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "types"
 
@@ -31,25 +30,8 @@ def test_numbers_are_written_as_java_writes_them(file, count, number, bits, writ
         assert written(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (float("nan"), "NaN"),
-        (float("inf"), "Infinity"),
-        (float("-inf"), "-Infinity"),
-        (-0.0, "-0.0"),
-    ],
-)
-def test_special_numbers_have_names(value, text):
-    assert float_text(value) == double_text(value) == text
-
-
 def test_keys_come_in_the_order_of_a_java_hash_map():
     rows = recorded("java_hash_maps.txt", "\t")
     assert len(rows) == 28
     for inserted, iterated in rows:
         assert java_order(inserted.split("|")) == iterated.split("|")
-
-
-def test_hstore_keeps_the_servers_order_before_java_reorders_it():
-    assert list(parse_hstore('"b"=>"1", "a"=>NULL')) == ["b", "a"]

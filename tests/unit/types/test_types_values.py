@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.types.columns import MOOD, json_of, mapping
+from tests.unit.types.columns import json_of, mapping
 
 from waltap.changes.mapping.json_schema import value_json
 
@@ -179,18 +179,6 @@ def split(kind: str) -> tuple[str, list[int]]:
     return name + array, [int(n) for n in rest.rstrip(")").split(",") if n]
 
 
-def test_null_element_of_an_enum_array_is_kept():
-    from waltap.changes.decode.relation import DataType, TypeKind
-
-    moods = DataType(oid=70_001, schema="public", name="_mood", kind=TypeKind.ARRAY, element=MOOD)
-    found = mapping(moods)
-    assert json_of(found, '{sad,"it\'s ok"}') == '["sad","it\'s ok"]'
-    assert json_of(found, "{sad,NULL}") == '["sad",null]'
-    assert found.to_connect("{sad,NULL}") == ["sad", None]
-    assert found.schema.items is not None
-    assert found.schema.items.optional
-
-
 NO_WHOLE_NUMBERS = [
     *("", "x", "1x", "-", "--1", "+1", " 1", "1.5", "1e5", "1_0", "1,2", '1,"a":2', "0x1", "null"),
     *("true", "\u0663", "1\u0663", "\u00b2", "007", "00", "-007", "1\n"),
@@ -256,12 +244,6 @@ MALFORMED = [
     ("int4[]", "{{1}"),
     ("money", "abc"),
 ]
-
-
-@pytest.mark.parametrize("text", ["7", "12345", "0", "-1", "-32768"])
-@pytest.mark.parametrize("kind", ["int2", "int4", "int8"])
-def test_integers_of_either_sign_are_checked_without_a_call_into_python(kind, text):
-    assert checked_inline(kind, text) == text
 
 
 @pytest.mark.parametrize(("kind", "low", "high"), RANGES)
