@@ -29,8 +29,6 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
 from waltap.ports.offsets.offset import OffsetStore
 from waltap.ports.specs import KINDS, LazyReference, SinkSpec, TypeSpec, lazy
-from waltap_testing import installed
-from waltap_testing.workload import FULL_ROWS
 
 Install = Callable[..., None]
 
@@ -574,34 +572,6 @@ def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own():
 
 
 # --- the kit beside installed plugins ----------------------------------------------------------------
-
-IDENTITY = """
-from waltap.plugins.hookspecs import hookimpl
-from waltap.ports.specs import ReplicaIdentitySpec
-from waltap_postgres.identity import FullIdentity
-
-class Own(FullIdentity):
-    name = "own"
-
-@hookimpl
-def register_replica_identities():
-    return [ReplicaIdentitySpec(name="own", summary="s", letter="f", factory=Own)]
-
-@hookimpl
-def choose_replica_identity(relation):
-    return "own" if relation.identity == "f" else None
-"""
-
-
-def test_the_kit_reads_a_relation_with_the_identity_that_a_plugin_chooses(install):
-    """Two plugins have the letter: as in an engine, the choice decides."""
-    install("acme", IDENTITY)
-    installed._plugins.cache_clear()
-    try:
-        assert installed.identity(FULL_ROWS).name == "own"
-    finally:
-        installed._plugins.cache_clear()
-
 
 # --- names that plugin authors import --------------------------------------------------------------
 

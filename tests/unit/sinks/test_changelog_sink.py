@@ -140,18 +140,6 @@ def test_a_transaction_that_broke_off_counts_from_its_second_delivery(log):
     assert ids(log) == [0, 1, 2, 3]
 
 
-def test_what_is_delivered_again_is_left_out(log):
-    parts = [people(log.db, number) for number in range(4)]
-    with log.open():
-        log.flush(*parts[:2])
-        log.write(parts[2])
-        log.flush(*parts[:3])  # a reconnect: from the last stored position
-    with log.open(has_offset=True):
-        assert log.opened_at == Position(parts[2].end_lsn)
-        log.flush(*parts)
-    assert ids(log) == [0, 1, 2, 3]
-
-
 def test_a_transaction_right_behind_the_published_one_is_none_of_those_again(log):
     """Its commit record begins where the last one ended: in one run, and at the next start."""
     log.open()

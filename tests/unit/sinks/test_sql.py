@@ -4,17 +4,15 @@ from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, copy_of, relation
+from tests.harness.changelog import batch, context
 from tests.harness.sql import VISITS, file, model
 
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
-from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError
 from waltap_sinks.sql.history import HistoryWriter
 from waltap_sinks.sql.metadata import SinkMetadata
@@ -139,19 +137,6 @@ def names(shape: TargetShape | None) -> list[str]:
     return [column.name for column in shape.columns]
 
 
-def test_a_computed_column_that_was_read_is_left_out_until_a_change_shows_it(made):
-    columns, computed = [("id", "int4"), ("twice", "int4")], {"twice": {"generated": True}}
-    read = relation("public.t", columns, oid=7, numbers=[1, 2], more=computed)
-    without = relation("public.t", columns[:1], oid=7, numbers=[1])
-    streamed = msgspec.structs.replace(read)
-    assert names(made.shapes.read(read)) == ["id"]
-    assert made.shapes.read(read) is made.shapes.read(read)
-    assert names(made.shapes.of(without)) == names(made.shapes.read(read)) == ["id"]
-    assert names(made.shapes.of(streamed)) == names(made.shapes.read(read)) == ["id", "twice"]
-    assert made.shapes.read(read) is made.shapes.of(streamed), "the target is not looked up again"
-    assert names(made.shapes.of(without)) == names(made.shapes.read(read)) == ["id"]
-
-
 __all__ = ["file"]
 
 
@@ -179,24 +164,6 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(file,
     assert len(commits) == 2
     target.write(batch(ends))
     assert len(commits) == 3
-    assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
-
-
-@pytest.mark.parametrize("opened_again", [True, False])
-def test_what_was_committed_is_left_out_when_it_comes_again(file, *, opened_again):
-    """After a lost link the source begins anew, in batches that are cut elsewhere."""
-    source, target = Model(), file.opened()
-    parts = []
-    for number in range(6):
-        source.insert(VISITS, [str(number), "page"])  # without a key: it would be there twice
-        parts.append(source.commit())
-    target.write(batch(*map(copy_of, parts[:4])))
-    if opened_again:
-        target.close()
-        target = file.opened()
-    for first in range(0, 6, 3):
-        target.write(batch(*parts[first : first + 3]))
-    assert target.flush() == Position(parts[-1].end_lsn)
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 

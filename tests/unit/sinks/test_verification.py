@@ -2,14 +2,7 @@
 
 from typing import Any
 
-import pytest
-from psycopg.conninfo import conninfo_to_dict
-
-from waltap.config.layers import read_tables
-from waltap.config.resolve import resolve
-from waltap.plugins.host import Host
 from waltap_sinks.changelog.verification import CurrentRows
-from waltap_sinks.comparison.commands import dsn_of
 
 
 def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
@@ -51,23 +44,3 @@ def test_a_truncate_leaves_nothing():
     assert held([change("c", id=1, a="x")], [change("t"), change("c", id=2, a="y")]) == [
         (2, "y", None)
     ]
-
-
-@pytest.mark.parametrize(
-    ("given", "password"),
-    [
-        ({"database.password": "it's a secret"}, "it's a secret"),
-        ({"database.password.command": "echo of the moment"}, "of the moment"),
-        ({}, None),
-    ],
-)
-def test_it_has_the_password_that_a_run_has(tmp_path, given, password):
-    place = {"database.hostname": "db", "database.user": "u", "database.dbname": "shop"}
-    tables = {
-        "name": "p",
-        "source": {"type": "postgres", **place, **given},
-        "sink": {"type": "changelog", "path": str(tmp_path / "log")},
-    }
-    found = conninfo_to_dict(dsn_of(resolve(read_tables(tables), Host())))
-    assert found.get("password") == password
-    assert (found["host"], found["user"], found["dbname"]) == ("db", "u", "shop")

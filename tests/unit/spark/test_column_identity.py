@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from waltap_sinks.changelog.manifest import ColumnEntry
-from waltap_spark.planning.column_identity import file_column, identify, renames, replaced
+from waltap_spark.planning.column_identity import file_column, identify, replaced
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.state.output import BasePart, TableState
 
@@ -31,18 +29,6 @@ def table(**more: Any) -> TableState:
         **more,
     )
     return identify(made, group(("id", 1), ("v", 2)), {})[0]
-
-
-@pytest.mark.parametrize("more", [(), (("v", 3),)])
-def test_a_renamed_column_is_read_from_older_files_by_its_number(more):
-    """Another one under its old name is not in them."""
-    renamed = group(("id", 1), ("w", 2), *more)
-    assert renames(table(), renamed) == {"v": "w"}
-    found, _reasons = identify(table(), renamed, {})
-    (part,) = found.base
-    assert file_column(found, part.columns, part.ids, "w") == "v"
-    if more:
-        assert file_column(found, part.columns, part.ids, "v") is None
 
 
 def test_a_column_of_a_former_table_is_read_once_from_its_files():

@@ -291,18 +291,6 @@ def test_a_batch_begins_and_ends_where_it_is_reported(log):
         assert "".join(row["name"] for row in log.frame(**given).rows()) == found, given
 
 
-def test_a_snapshot_counts_when_it_is_complete(log):
-    log.db.rows[PEOPLE.name] = [("1", "Ann"), ("2", "Bob")]
-    first, *rest = log.db.snapshot(PEOPLE, rows_each=1)
-    log.flush(first)
-    assert log.frame().rows() == []
-    log.flush(*rest)
-    for rows in both(log.frame()):
-        assert [(row["name"], row["_generation"]) for row in rows] == [("Ann", 1), ("Bob", 1)]
-    log.people("Cid")
-    assert [row["name"] for row in log.frame(skipReplaced="true").rows()] == ["Ann", "Bob", "Cid"]
-
-
 def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):
     other = relation("public.other", [ID])
     log.people("Ann")

@@ -168,19 +168,6 @@ def test_frames_arrive_in_order_and_every_status_update_is_noted(walsender):
 # [/walsender]
 
 
-def test_an_error_in_the_stream_has_its_sqlstate_and_the_connection_lives(walsender):
-    context = 'slot "s", output plugin "pgoutput", in the change callback'
-    error = ServerError("42704", 'publication "p" does not exist', context=context)
-    server = walsender([SendKeepalive(1), error])
-    connection = stream(server)
-    assert len(frames(connection, 2)) == 1
-    failed = results(connection)[-1]
-    assert failed.status == pq.ExecStatus.FATAL_ERROR
-    assert failed.error_field(pq.DiagnosticField.SQLSTATE) == b"42704"
-    assert failed.error_field(pq.DiagnosticField.CONTEXT) == context.encode()
-    assert connection.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
-
-
 def test_the_client_may_end_the_stream(walsender):
     server = walsender([SendKeepalive(1), PauseSeconds(30)])
     connection = stream(server)

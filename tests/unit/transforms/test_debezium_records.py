@@ -18,7 +18,6 @@ from tests.harness.schemas import BYTES, MAYBE_TEXT, TEXT, of, struct
 from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 from waltap_transforms.debezium.data_types import swapped, with_srid, without_srid
-from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.timezone_converter import (
     NamedZone,
     instant_of,
@@ -208,24 +207,6 @@ def test_a_payload_that_has_no_schema_stays_text_with_the_schema_of_text(payload
     (event,) = transform("event-router", table__expand__json__payload="true")([record])
     assert event.value == payload
     assert event.value_schema.kind is ConnectKind.STRING
-
-
-def test_documents_of_one_shape_have_one_schema():
-    payloads = JsonPayload(nulls=False)
-    one, value = payloads.expanded('{"a": [{"b": 1}], "c": "x"}', "payload")
-    other, _ = payloads.expanded('{"a": [{"b": 2}, {"b": 3}], "c": "", "d": null}', "payload")
-    assert one is other
-    assert value == {"a": [{"b": 1}], "c": "x"}
-    assert one.fields[1] == Field("c", MAYBE_TEXT)
-    with pytest.raises(NotExpanded):
-        payloads.expanded("12", "payload")
-
-
-def test_what_is_no_message_passes():
-    tombstone = ConnectRecord("t", TEXT, "k", None, None)
-    records = [*change_records(3, 30), tombstone]
-    plain = [each for each in records if each.topic != "server.message"]
-    assert transform("decode-message-content")(plain) == plain
 
 
 def test_schema_changes_are_left_out_by_their_type():

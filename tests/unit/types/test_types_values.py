@@ -287,24 +287,3 @@ def test_text_of_another_form_is_refused(kind, text):
     if inline is not None:
         with pytest.raises(ValueError):
             eval(inline.source("v"), {**inline.names, "v": text})
-
-
-MISFITS = [("numeric", "NaN"), ("timestamp", "294276-12-31 00:00:00")]
-
-
-@pytest.mark.parametrize(("kind", "text"), MISFITS)
-@pytest.mark.parametrize("mode", ["warn", "skip", "fail"])
-def test_misfit_follows_the_failure_mode(kind, text, mode):
-    reported: list[tuple[str, str]] = []
-    options = {
-        "event_converting_failure_handling_mode": mode,
-        "on_misfit": lambda column, reason: reported.append((column, reason)),
-    }
-    found = mapping(kind, options=options)
-    if mode == "fail":
-        with pytest.raises(ValueError, match="column 'x'"):
-            json_of(found, text)
-    else:
-        assert json_of(found, text) == "null"
-    assert bool(reported) == (mode == "warn")
-    assert not any("294276" in reason or "+00" in reason for _, reason in reported)
