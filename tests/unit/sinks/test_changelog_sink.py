@@ -21,6 +21,7 @@ from waltap_sinks.changelog import ChangeLog, FileStore
 from waltap_sinks.changelog.errors import (
     ChangeLogDamaged,
     ChangeLogExpired,
+    ChangeLogOlder,
     ColumnNameTaken,
     TransactionGap,
 )
@@ -338,6 +339,9 @@ def test_who_has_read_more_than_an_older_copy_goes_on_with_its_next_epoch(log, t
     within, reached = (step.log_position for step in log.manifests()[1:])
     shutil.rmtree(place)
     copy.rename(place)
+    with pytest.raises(ChangeLogOlder, match="published up to"):
+        log.open(has_offset=True)
+    log.close()
     with log.open(**how):
         log.flush(people(log.db, 4))
     for seen in (within, reached):
