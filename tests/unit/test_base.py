@@ -81,13 +81,6 @@ def test_it_is_listed_while_it_is_used_and_gone_after():
     assert name not in linecache.cache
 
 
-def test_two_of_one_title_are_distinguished():
-    kept = [define(f"def nth():\n    return {n}\n", "test of two", {}) for n in range(2)]
-    found = {name: text for name, text in sources() if "test of two" in name}
-    assert len(found) == len(kept)
-    assert [text.count(f"return {n}") for n, text in enumerate(found.values())] == [1, 1]
-
-
 def test_equal_code_is_compiled_once_and_keeps_its_own_names():
     one, two = (
         define("def value():\n    return number\n", "test of sharing", {"number": number})["value"]

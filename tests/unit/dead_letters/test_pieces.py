@@ -24,7 +24,6 @@ from waltap.ports.sink.refusal import (
     BatchLocation,
     RecordsRefused,
     RefusedEvent,
-    alone,
     every_event,
     failing,
     less,
@@ -138,18 +137,6 @@ def test_what_was_left_out_before_counts_in_the_index():
     assert part.numbers() == [0, 6, 7]
     assert less(part, {0, 2}).gaps == [(0, 6), (1, 3)]
     assert less(part, {0, 1, 2}).gaps == [(0, 10)]
-
-
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.data())
-def test_changes_of_a_piece_have_the_numbers_that_they_had(left_out, data):
-    """Whatever was left out before, in and behind the piece."""
-    gaps = [(at, count) for at, count in enumerate(left_out) if count]
-    part = transaction(len(left_out), 0, 0x100, gaps=[*gaps, (len(left_out), 2)])
-    first = data.draw(st.integers(0, len(left_out) - 1))
-    end = data.draw(st.integers(first + 1, len(left_out)))
-    piece = alone(part, first, end)
-    assert isinstance(piece, TransactionPart)
-    assert list(piece.numbers()) == list(part.numbers())[first:end]
 
 
 # --- what cannot be made is left out, and what is made again is counted once ------------------------------

@@ -5,27 +5,19 @@ from typing import Any
 import pytest
 from tests.harness.captures import (
     NOT_JSON,
-    READERS,
     all_sessions,
     changes,
     decoded,
     reported,
-    sessions,
 )
 from tests.unit.decoders.expected_changes import EXPECTED, FILTER, GEN
 
 from waltap.changes.decode import (
-    ABSENT,
     CommitPrepared,
-    Delete,
     LogicalMessage,
     Origin,
-    RelationSeen,
-    Skipped,
     StreamAbort,
-    StreamCommit,
     StreamPrepare,
-    StreamStart,
     Truncate,
 )
 from waltap.errors import DecodeError
@@ -93,44 +85,7 @@ def test_what_no_json_reads_is_named_at_its_byte(scenario, offset):
 # --- damage --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", sessions("decoderbufs"))
-def test_less_is_said_and_nothing_else_where_protobuf_is_cut(scenario):
-    """A protobuf cut between two fields is a message, too. The other plugins' frames show their end, which
-    `DecoderSuite` tests.
-
-    What decoderbufs sends for a table without identity, an update or delete without tuples, cannot
-    be reported from such a cut, and says that the row is not known. A cut list of old values names
-    fewer columns; those that it names are right.
-    """
-    frames = sessions("decoderbufs")[scenario]
-    deletes = [set(m.old) for m in decoded("decoderbufs", scenario) if isinstance(m, Delete)]
-    for at, (lsn, data) in enumerate(frames):
-        step = max(1, len(data) // 6)
-        for kept in range(at % step, len(data), step):
-            decoder = READERS["decoderbufs"]()
-            decoder.feed(frames[:at])
-            try:
-                left = decoder.feed([(lsn, data[:kept])])
-            except DecodeError:
-                continue
-            (message,) = (m for m in left if not isinstance(m, RelationSeen))
-            if not isinstance(message, Skipped):
-                assert isinstance(message, Delete)
-                named = {value for value in message.old if value is not ABSENT}
-                assert any(named <= values for values in deletes)
-
-
 # --- what each shows besides its changes ---------------------------------------------------------
-
-
-def test_partition_root_stands_for_its_partitions_in_its_own_column_order():
-    rows = reported(decoded("pgoutput_v1_root", "partition"))
-    assert rows[:3] == [
-        ("I", "public.t_part", ("1", "p1", "10")),
-        ("I", "public.t_part", ("150", "p2", "20")),
-        ("C",),
-    ]
-    assert rows[-2] == ("T", ["public.t_part"], False, False)
 
 
 @pytest.mark.parametrize("name", ["wal2json_v1_all", "wal2json_v2_all"])
@@ -155,17 +110,6 @@ def test_messages_of_wal2json_end_at_their_first_nul(name):
         (False, "pfx", b"non-transactional"),
         (True, "", b""),
     ]
-
-
-def test_a_streamed_transaction_shows_subtransactions_and_their_abort():
-    messages = decoded("pgoutput_v2_stream", "stream_commit")
-    starts = [m for m in messages if isinstance(m, StreamStart)]
-    aborts = [(m.xid, m.subxid) for m in messages if isinstance(m, StreamAbort)]
-    (commit,) = (m for m in messages if isinstance(m, StreamCommit))
-    assert [start.first for start in starts] == [True] + [False] * (len(starts) - 1)
-    assert aborts == [(1160, 1161)]
-    assert {change.xid for change in changes(messages)} >= {1160, 1161}
-    assert commit.xid == 1160
 
 
 def test_a_parallel_stream_shows_position_and_time_of_an_abort():

@@ -119,17 +119,6 @@ def test_the_oldest_description_goes_first(tmp_path):
     assert [memory.get(oid) is not None for oid in (1, 2, 3, 4)] == [False, True, True, True]
 
 
-def test_a_new_slot_forgets_what_was_before(tmp_path):
-    memory = opened(tmp_path / "relations")
-    memory.put(relation(1))
-    memory.save()
-    memory.start_over([relation(2, "u")])
-    memory.save()
-    again = opened(tmp_path / "relations")
-    assert again.get(1) is None
-    assert again.get(2) is not None
-
-
 ID, MOOD = relation(1).columns
 MORE = Column(name="n", type_oid=20, type_text="bigint", number=3)
 

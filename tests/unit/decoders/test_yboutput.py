@@ -13,7 +13,7 @@ from tests.harness.captures import context, reported, yboutput
 from tests.harness.stated_changes import stated_changes
 from tests.harness.yboutput_recording import WAYS, recorded
 
-from waltap.changes.decode import Message, Relation, RelationSeen
+from waltap.changes.decode import Message, Relation
 from waltap_decoders.yboutput import YbOutput
 
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
@@ -81,16 +81,6 @@ def test_every_way_of_sending_means_the_same(way, part):
 
 def test_every_recording_is_looked_at():
     assert set(recorded()) == {f"{way}: {part}" for way in WAYS for part in EXPECTED}
-
-
-def test_relations_show_identity_key_and_types_of_users():
-    seen = [m.relation for m in decode("text", "insert") if isinstance(m, RelationSeen)]
-    assert [(r.table, r.identity) for r in seen] == [
-        ("by_change", "c"), ("by_default", "d"), ("by_full", "f"), ("by_nothing", "n"),
-    ]  # fmt: skip
-    keys = [[column.in_identity for column in relation.columns] for relation in seen]
-    assert keys == [[True, False, False, False]] * 2 + [[True] * 4, [False] * 4]
-    assert {relation.columns[3].type_text for relation in seen} == {"public.mood"}
 
 
 def test_protocol_1_is_asked_for_and_nothing_else():

@@ -33,12 +33,6 @@ BY_INDEX = table("a", "id int4 not null", "v text not null", identity="i", index
 BY_NOTHING = table("a", "id int4 not null", "v text", identity="n")
 
 
-def test_a_plan_names_what_events_have():
-    made = plan(BY_KEY, **{"column.exclude.list": r"public\.a\.v"})
-    assert [(column.index, column.field) for column in made.columns] == [(0, "id"), (2, "w")]
-    assert (made.keys, made.identifying, made.topic) == ((0,), (0,), "t.public.a")
-
-
 def test_keys_are_those_configured_and_rows_are_known_by_the_identity():
     configured = {"message.key.columns": r"public\.a:w"}
     made = plan(BY_KEY, **configured)
@@ -138,8 +132,3 @@ def test_a_relation_announced_again_keeps_what_was_made_of_it():
     assert [plans.of(each) for each in (BY_KEY, again, BY_KEY, wider, again)] == [1, 1, 1, 2, 1]
     plans.forget(BY_KEY.oid)
     assert plans.compiled == {}
-
-
-def test_a_table_that_is_not_captured_has_no_plan():
-    plans = EventPlans(context(**{"table.exclude.list": r"public\.a"}), lambda made: made)
-    assert plans.of(BY_KEY) is None

@@ -41,21 +41,6 @@ def predicate(name: str, /, **given: str):
     return spec.factory(None if spec.properties is None else spec.properties(**given))
 
 
-def test_transforms_run_one_after_the_other_and_may_drop_and_add():
-    stage = RecordStage(
-        [
-            RecordStep(label="a", transform=marked("1")),
-            RecordStep(label="b", transform=lambda some: [some[0], some[0], *some[2:]]),
-            RecordStep(label="c", transform=marked("2")),
-        ]
-    )
-    assert topics(stage.transformed([record("x"), record("y"), record("z")])) == [
-        "x12",
-        "x12",
-        "z12",
-    ]
-
-
 @pytest.mark.parametrize(
     ("test", "expected"),
     [

@@ -67,15 +67,6 @@ def test_a_key_that_a_root_sends_as_a_full_row_gives_no_values():
     assert images.after == LARGE
 
 
-def test_each_letter_has_one_identity():
-    assert {spec.letter: spec.name for spec in REPLICA_IDENTITIES} == {
-        "d": "default",
-        "n": "nothing",
-        "f": "full",
-        "i": "index",
-    }
-
-
 def test_tables_with_a_key_raise_no_warning():
     assert DefaultIdentity.warnings(default()) == []
     assert FullIdentity.warnings(table("t", "a text", key=(), identity="f")) == []

@@ -76,24 +76,6 @@ def test_an_update_with_an_old_key_names_its_unsent_fields(old):
     assert [each["unsent"] for each in values[:-1]] == [None] * (len(values) - 1)
 
 
-def test_incremental_rows_have_their_lsn_in_the_sequence_alone():
-    rows = SnapshotRows(
-        relation=A,
-        rows=[("1", "x"), ("2", "y")],
-        ts=COMMIT_TS,
-        lsn=77,
-        xid=None,
-        previous_end_lsn=70,
-        kind="incremental",
-    )
-    for value in values(render(rows)):
-        source = value["source"]
-        assert (value["op"], source["snapshot"], source["txId"], source["lsn"]) == (
-            "r", "incremental", None, None,
-        )  # fmt: skip
-        assert source["sequence"] == '["70","77"]'
-
-
 # --- rows -------------------------------------------------------------------------------------------
 
 
@@ -263,17 +245,6 @@ def test_rows_are_read_with_the_relation_they_came_under_and_many_versions_are_n
 def test_heartbeat_goes_to_partition_0_without_headers():
     (record,) = render(Heartbeat(ts=5))
     assert record == Record("__debezium-heartbeat.t", b'{"serverName":"t"}', b'{"ts_ms":5}', (), 0)
-
-
-def test_headers_name_pipeline_task_connector_and_run():
-    (record,) = render(part(Insert(A, 0, ("1", "x"))))
-    headers = {name: json.loads(value)["payload"] for name, value in record.headers}
-    assert headers == {
-        "__debezium.context.connectorLogicalName": "t",
-        "__debezium.context.taskId": "0",
-        "__debezium.context.connectorName": "postgresql",
-        "__debezium.context.runId": "11111111-2222-3333-4444-555555555555",
-    }
 
 
 def test_regex_naming_adds_the_table_to_keys():

@@ -106,16 +106,6 @@ def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text):
     assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [("int32", "7"), ("string", 7), ("int64", 1.5), ("string", b"x")],
-)
-def test_a_value_of_another_type_is_no_value(kind, value):
-    schema = struct({"a": of(kind)})
-    with pytest.raises((TypeError, ValueError)):
-        written(schema, {"a": value})
-
-
 @pytest.mark.parametrize("kind", ["int32", "string", "boolean", "float64"])
 def test_null_in_a_required_field_names_the_field(kind):
     schema = struct({"a": of(kind)})

@@ -3,7 +3,6 @@
 tests/golden/state has the files as waltap wrote them on 2026-11-25; whoever changes a form reads these still."""
 
 import os
-import pickle
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +15,7 @@ from waltap.base.files.durable_file import close_to_others, private, private_fol
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.assembly import EarlyDeliveries
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import SOLE, Position, Positions
+from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import ConnectionLost, SourceError, WaltapError
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.pipeline.stages.new_tables import NewTables
@@ -311,27 +310,12 @@ def test_half_an_offset_is_none(data):
 # --- positions of partitions, and of several sinks --------------------------------------------------------
 
 
-def test_a_position_alone_is_that_of_the_only_partition():
-    positions = Positions.of(Position(7))
-    assert positions == {SOLE: Position(7)}
-    assert positions.sole == Position(7)
-    assert str(positions) == "0/7"
-    assert Positions.of(positions) is positions
-    assert Positions.of(Position(7), "slot a") == {"slot a": Position(7)}
-    assert not Positions.of(None)
-
-
 def test_moving_one_leaves_the_rest_and_the_original():
     before = Positions({"a": Position(1), "b": Position(2)})
     after = before.advanced("b", Position(5))
     assert (before["b"], after["b"], after["a"]) == (Position(2), Position(5), Position(1))
     assert str(after) == "a: 0/1, b: 0/5"
     assert hash(after) == hash(Positions({"b": Position(5), "a": Position(1)}))
-
-
-def test_several_have_no_sole_one():
-    with pytest.raises(ValueError, match="too many"):
-        assert Positions({"a": Position(1), "b": Position(2)}).sole
 
 
 AHEAD = {
@@ -438,13 +422,3 @@ def test_the_page_of_the_state_folder_names_its_files():
     assert [
         name for name in sorted(names) if isinstance(name, str) and f"`{name}" not in page
     ] == []
-
-
-def test_a_store_goes_to_another_process(tmp_path):
-    """Tasks of Spark read by one."""
-    store = FileStore(str(tmp_path))
-    store.publish("one", b"first")
-    found: FileStore = pickle.loads(pickle.dumps(store))
-    assert found.read("one") == b"first"
-    found.publish("two", b"second")
-    assert store.read("two") == b"second"

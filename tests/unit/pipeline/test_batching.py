@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from waltap.changes.decode.message import Insert
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import TransactionPart, position_after
+from waltap.changes.transactions.transaction import TransactionPart
 from waltap.pipeline.api.batches import BatchLedger
 from waltap.pipeline.runtime.run_state import IdleDetector
 from waltap.pipeline.stages.partition_reader import PartBatcher, PartitionMerge, batches, cut
@@ -55,16 +55,6 @@ def positions(parts: list[TransactionPart]) -> list[Position]:
     for each in parts:
         found.append(each.position(found[-1]))
     return found
-
-
-@given(PARTS, st.integers(0, 40), st.integers(0, 20000))
-def test_the_position_after_parts_is_that_after_one_after_the_other(parts, most, end):
-    """Also where the last is cut, and where the position is further than they are."""
-    pieces, _left_out = cut(parts, most)
-    position = Position(end)
-    for each in pieces:
-        position = each.position(position)
-    assert position_after(pieces, Position(end)) == position
 
 
 @given(PARTS, st.integers(1, 40))

@@ -14,7 +14,6 @@ from waltap_testing.simulation.destination import _SimulatedSink
 from waltap_testing.workload import ITEMS
 
 __all__ = ["new"]
-HOUR = 3600.0
 POLL = 0.25
 ROWS = [(str(n), str(n), "x") for n in range(1, 1001)]
 
@@ -44,11 +43,11 @@ def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new
 
 def test_a_link_that_stood_a_while_makes_the_waits_short_again(new):
     pipeline = new()
-    for start in (100.0, 1000.0, 2000.0):
+    for start in (100.0, 500.0, 900.0):
         pipeline.source.down(start=start, end=start + 60)
-    pipeline.run(stop_at=2 * HOUR)
+    pipeline.run(stop_at=1000.0)
     tries = [at for at, state in pipeline.observed.states if state == "reconnecting"]
-    for start in (100.0, 1000.0, 2000.0):
+    for start in (100.0, 500.0, 900.0):
         assert next(at for at in tries if at > start) - start <= 0.25
 
 
@@ -207,31 +206,16 @@ def test_a_write_that_fails_is_retried_also_if_the_sink_then_refuses_the_last_fl
     assert [code for _, code, _ in pipeline.observed.failures] == ["WT-5998"]
 
 
-def test_a_batch_that_was_not_taken_is_written_again(new):
-    pipeline = new()
-    pipeline.source.insert(at=10.0, rows=2)
-
-    def refuse(_batch: object) -> None:
-        if pipeline.clock.now < 25.0:
-            raise Refused("busy")
-
-    pipeline.destination.before_write = refuse
-    pipeline.run(stop_at=100.0)
-    assert pipeline.destination.durable == [1, 2]
-    assert pipeline.destination.made == 1
-    assert {code for _, code, retried in pipeline.observed.failures if retried} == {"WT-5999"}
-
-
 # --- idle progress ---------------------------------------------------------------------------------
 
 
 def test_wal_of_others_is_confirmed_while_nothing_is_pending(new):
     pipeline = new()
-    for hour in range(6):
-        pipeline.source.foreign(at=hour * HOUR + 5)
-    pipeline.run(stop_at=6 * HOUR)
+    for minute in range(6):
+        pipeline.source.foreign(at=minute * 60 + 5)
+    pipeline.run(stop_at=360.0)
     assert pipeline.source.slot_lsn == pipeline.source.wal_end
-    lags = [at - hour * HOUR - 5 for hour, (at, _) in enumerate(pipeline.source.confirmed)]
+    lags = [at - minute * 60 - 5 for minute, (at, _) in enumerate(pipeline.source.confirmed)]
     assert len(lags) == 6
     assert max(lags) <= 10.0 + POLL
     assert not pipeline.destination.writes
@@ -273,18 +257,6 @@ def test_what_waits_to_be_written_is_never_confirmed_by_the_way(new):
 # --- linger ----------------------------------------------------------------------------------------
 
 
-def test_linger_gathers_what_comes_within_it(new):
-    pipeline = new(waltap_linger_ms=2000)
-    for number in range(10):
-        pipeline.source.insert(at=10.0 + number * 0.1)
-    pipeline.source.insert(at=20.0)
-    pipeline.run(stop_at=60.0)
-    (first, rows), (second, more) = pipeline.destination.writes
-    assert (rows, more) == (10, 1)
-    assert 12.0 <= first <= 12.0 + POLL
-    assert 22.0 <= second <= 22.0 + POLL
-
-
 def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new):
     pipeline = new(waltap_linger_ms=50_000, status_update_interval_ms=1000)
     pipeline.source.insert(at=10.0)
@@ -298,14 +270,14 @@ def test_while_changes_are_gathered_new_tables_are_looked_for_once_a_period(new)
 
 def test_heartbeats_come_at_their_period_beside_changes_or_not(new):
     pipeline = new(heartbeat_interval_ms=60_000)
-    for number in range(100):
+    for number in range(50):
         pipeline.source.insert(at=100.0 + number * 7)
-    pipeline.run(stop_at=2 * HOUR)
+    pipeline.run(stop_at=900.0)
     beats = pipeline.destination.heartbeats
-    assert len(beats) == len(pipeline.source.heartbeats) == pytest.approx(119, abs=1)
+    assert len(beats) == len(pipeline.source.heartbeats) == pytest.approx(14, abs=1)
     assert all(60.0 <= after - before <= 60.0 + POLL for before, after in pairwise(beats))
     without = new()
-    without.run(stop_at=HOUR)
+    without.run(stop_at=600.0)
     assert without.destination.heartbeats == without.source.heartbeats == []
 
 
@@ -424,10 +396,10 @@ def test_a_stop_before_the_first_row_leaves_nothing_behind(new):
 def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path):
     def run(folder: str, seed: int) -> tuple[object, ...]:
         pipeline = SimulatedPipeline(tmp_path / folder, seed=seed)
-        for number in range(1, 20):
+        for number in range(1, 6):
             pipeline.source.insert(at=number * 61.7, rows=number % 4 + 1)
             pipeline.source.down(start=number * 97.3, end=number * 97.3 + number)
-        pipeline.run(stop_at=HOUR / 2)
+        pipeline.run(stop_at=500.0)
         return pipeline.observed.states, pipeline.source.confirmed, pipeline.destination.writes
 
     assert run("a", 1) == run("b", 1)

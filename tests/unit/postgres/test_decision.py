@@ -1,13 +1,12 @@
 """How a start continues: the table of `decide`, and that it is all that counts."""
 
-from itertools import product
 from typing import Any
 
 import msgspec
 import pytest
 
 from waltap.changes.transactions.position import Position, SnapshotProgress
-from waltap.errors import RetryVerdict, WaltapError
+from waltap.errors import RetryVerdict
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap_postgres.errors import (
@@ -31,7 +30,6 @@ SLOT = ReplicationSlot(
     wal_status="reserved",
     two_phase=False,
 )
-INVALIDATED = msgspec.structs.replace(SLOT, wal_status="lost")
 WHOLE = Offset.of(
     PartitionOffset(
         position=Position(100), slot="s", database="shop", system_id="7", timeline=1,
@@ -123,27 +121,3 @@ def test_a_lost_position_is_an_error_unless_the_mode_recovers(lost, slot):
         decided(**facts)
     found = decided("when_needed", **facts)
     assert (found.snapshot, found.recovers, found.new_slot) == (True, True, slot is None)
-
-
-def test_every_situation_is_decided_or_refused_and_always_the_same():
-    """No combination escapes with something else than a decision or an error of ours."""
-    flags = ("of_database", "made_slot", "begun", "known", "takes_over", "reconnects", "resumable")
-    modes = ("initial", "always", "initial_only", "no_data", "when_needed")
-    for mode, offset, slot, lost in product(
-        modes, (None, WHOLE, UNFINISHED), (None, SLOT, INVALIDATED), (None, GAP)
-    ):
-        for chosen in product((False, True), repeat=len(flags)):
-            facts = dict(zip(flags, chosen, strict=True)) | {
-                "offset": offset, "slot": slot, "lost": lost,
-            }  # fmt: skip
-            outcomes = []
-            for _ in range(2):
-                try:
-                    outcomes.append(decided(mode, **facts))
-                except WaltapError as error:
-                    outcomes.append(type(error))
-            assert outcomes[0] == outcomes[1]
-            found = outcomes[0]
-            if isinstance(found, StartupPlan) and found.stream:
-                assert found.new_slot or found.slot is not None  # there is something to stream from
-                assert not (found.lost and not found.recovers and not found.new_slot)

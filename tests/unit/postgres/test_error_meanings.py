@@ -11,7 +11,6 @@ from waltap_postgres.errors import (
     ErrorMeanings,
     OutputPluginUnavailable,
     PrivilegeMissing,
-    PublicationGone,
     PublicationMissing,
     QueryFailed,
     ServerLimit,
@@ -39,30 +38,22 @@ MEANINGS = ErrorMeanings()
         ("42710", 'replication slot "s" already exists', SlotExists),
         ("42501", "must be superuser or replication role to start walsender", PrivilegeMissing),
         ("42501", "permission denied to start WAL sender", PrivilegeMissing),
-        ("42501", "permission denied to use replication slots", PrivilegeMissing),
         ("42501", 'library "x" may not be used as an output plugin', OutputPluginUnavailable),
         ("42501", "permission denied for table t", PrivilegeMissing),
         ("58P01", 'could not access file "x": No such file or directory', OutputPluginUnavailable),
         ("58P01", 'could not open file "pg_wal/00000007.history": No such file or directory', QueryFailed),
         ("58P01", "requested WAL segment 000000010000000000000001 has already been removed", SlotInvalidated),
         ("55000", 'cannot read from logical replication slot "s"', SlotInvalidated),
-        ("55000", 'can no longer get changes from replication slot "s"', SlotInvalidated),
         ("55000", 'can no longer access replication slot "s"', SlotInvalidated),
         ("55000", 'replication slot "s" was not created in this database', SlotUnfit),
         ("55000", 'cannot use replication slot "s" for logical decoding', SlotSynchronized),
-        ("55000", "cannot use a logical replication slot for physical replication", SlotUnfit),
         ("55000", "cannot use physical replication slot for logical decoding", SlotUnfit),
         ("55000", "logical decoding requires wal_level >= logical", WalLevelTooLow),
         ("55000", 'logical decoding requires "wal_level" >= "logical"', WalLevelTooLow),
         ("53300", "sorry, too many clients already", ConnectionsUsedUp),
         ("53400", "all replication slots are in use", ServerLimit),
         ("57P01", "terminating connection due to administrator command", ConnectionLost),
-        ("57P03", "the database system is starting up", ConnectionLost),
-        ("08006", "connection failure", ConnectionLost),
         ("40001", "could not serialize access", ConnectionLost),
-        ("40P01", "deadlock detected", ConnectionLost),
-        ("22023", "invalid proto_version", QueryFailed),
-        ("XX000", "unrecognized pgoutput option: x", QueryFailed),
         ("", "something without a code", QueryFailed),
     ],
 )  # fmt: skip
@@ -84,7 +75,6 @@ def test_what_the_server_says_is_understood(sqlstate, text, kind):
         ("42704", "слот репликации \"s\" не существует", "ReplicationSlotAcquire", SlotMissing),
         ("42710", "レプリケーションスロット\"s\"はすでに存在します", "ReplicationSlotCreate", SlotExists),
         ("58P01", "das angeforderte WAL-Segment 1 wurde schon entfernt", "WalSndSegmentOpen", SlotInvalidated),
-        ("58P01", "das angeforderte WAL-Segment 1 wurde schon entfernt", "wal_segment_open", SlotInvalidated),
         ("58P01", "konnte nicht auf Datei »x« zugreifen", "internal_load_library", OutputPluginUnavailable),
         ("55000", "Replikations-Slot »s« wurde nicht in dieser Datenbank erzeugt", "CreateDecodingContext", SlotUnfit),
         ("42704", "Typ »t« existiert nicht", "typenameType", QueryFailed),
@@ -166,45 +156,6 @@ def test_a_failed_connection_is_understood_by_its_text(text, kind, problem):
     assert type(error) is kind
     assert error.problem == problem
     assert "secret" not in str(error)
-
-
-@pytest.mark.parametrize(
-    ("said", "sql"),
-    [
-        pytest.param(
-            'role "a b" does not exist', 'CREATE ROLE "a b" WITH LOGIN REPLICATION', id="no-role"
-        ),
-        pytest.param(
-            'role "a b" is not permitted to log in', 'ALTER ROLE "a b" WITH LOGIN.', id="no-login"
-        ),
-        pytest.param('no pg_hba.conf entry for host "h"', "host d a b ADDRESS", id="no-entry"),
-        pytest.param(
-            'password authentication failed for user "a b"',
-            'ALTER ROLE "a b" WITH LOGIN PASSWORD',
-            id="password",
-        ),
-    ],
-)
-def test_what_lets_a_role_in_depends_on_what_keeps_it_out(said, sql):
-    error = unreachable(
-        BEFORE + f"FATAL:  28000: {said}", PostgresProperties(dbname="d", user="a b")
-    )
-    assert error.code == "WT-2003"
-    assert sql in error.advice()
-    assert said.startswith("password") or "PASSWORD" not in error.advice() or "CREATE" in sql
-
-
-@pytest.mark.parametrize(
-    ("text", "function"),
-    [
-        ('publication "p" does not exist', ""),
-        ("Publikation »p« existiert nicht", "get_publication_oid"),
-    ],
-)
-def test_a_publication_missing_in_the_catalogue_of_the_change_is_gone(text, function):
-    error = MEANINGS.of_stream("42704", text, slot="s", publication="p", function=function)
-    assert type(error) is PublicationGone
-    assert error.retry is RetryVerdict.NEVER
 
 
 @pytest.mark.parametrize(

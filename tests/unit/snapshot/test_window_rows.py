@@ -1,8 +1,6 @@
 """The window: which rows of a chunk survive what streams by."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.harness.json_events import IDENTITIES, table
 
 from waltap.changes.decode.message import Change, Delete, Insert, OldTuple, Truncate, Update
@@ -67,65 +65,3 @@ def test_rows_that_a_change_concerns_leave_the_window(case):
     for change in changes:
         window.see(change)
     assert window.rows() == left
-
-
-@settings(max_examples=500)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["insert", "update", "partial", "delete", "move"]),
-            st.integers(0, 5),
-            st.integers(0, 5),
-            st.integers(0, 99),
-        ),
-        max_size=30,
-    ),
-    st.integers(0, 30),
-)
-def test_a_consumer_that_takes_changes_and_then_the_chunk_has_the_table(steps, read_at):
-    """The table changes step by step; the chunk is read at one moment. All changes reach the consumer,
-    those after that moment the window, too."""
-    table: dict[str, Tuple] = {str(n): (str(n), "old", f"large {n}") for n in range(4)}
-    chunk: list[Tuple] | None = None
-    stream: list[Change] = []
-    for number, (what, key, target, value) in enumerate(steps):
-        if number == read_at:
-            chunk = list(table.values())
-        k, t, v = str(key), str(target), str(value)
-        if what == "insert" and k not in table:
-            table[k] = (k, v, f"inserted {v}")
-            stream.append(Insert(T, number, table[k]))
-        elif what == "update" and k in table:
-            table[k] = (k, v, f"updated {v}")
-            stream.append(Update(T, number, table[k]))
-        elif what == "partial" and k in table:
-            table[k] = (k, v, table[k][2])
-            stream.append(Update(T, number, (k, v, UNCHANGED)))
-        elif what == "delete" and k in table:
-            del table[k]
-            stream.append(Delete(T, number, (k, ABSENT, ABSENT), OldTuple.KEY))
-        elif what == "move" and k in table and t not in table:
-            old = table.pop(k)
-            table[t] = (t, v, old[2])
-            stream.append(Update(T, number, (t, v, UNCHANGED), (k, ABSENT, ABSENT), OldTuple.KEY))
-    if chunk is None:
-        chunk = list(table.values())
-    window, seen = SnapshotWindow("w", T, chunk, (0,)), [c for c in stream if c.lsn >= read_at]
-    has: dict[str, Tuple] = {}
-    for change in stream:
-        if change in seen:
-            window.see(change)
-        if isinstance(change, Delete):
-            has.pop(str(change.old[0]), None)
-        elif isinstance(change, Insert | Update):
-            place = str(change.new[0])
-            before = (
-                has.pop(str(change.old[0]), None) if getattr(change, "old", ()) else has.get(place)
-            )
-            large = change.new[2]
-            if large is UNCHANGED:
-                large = before[2] if before else UNCHANGED
-            has[place] = (place, change.new[1], large)
-    for row in window.rows():
-        has[str(row[0])] = row
-    assert has == table

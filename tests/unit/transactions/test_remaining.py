@@ -47,24 +47,6 @@ def values(parts: list[TransactionPart]) -> list[str]:
 
 
 @given(streams(), st.data())
-def test_what_is_behind_a_position_remains_however_the_stream_is_cut(parts, data):
-    taken = data.draw(st.integers(0, len(parts)))
-    reached = Position(100)
-    for part in parts[:taken]:
-        reached = part.position(reached)
-    left = remaining(parts, reached)
-    assert values(left) == values(parts[taken:])  # type: ignore[arg-type]
-    position = reached
-    for part in left:
-        assert isinstance(part, TransactionPart)
-        position = part.position(position)
-    whole = Position(100)
-    for part in parts:
-        whole = part.position(whole)
-    assert max(position, reached) == max(whole, reached)
-
-
-@given(streams(), st.data())
 def test_a_transaction_may_be_cut_elsewhere_the_second_time(parts, data):
     """Batches end where they end: what comes again has other cuts."""
     taken = data.draw(st.integers(0, len(parts)))
