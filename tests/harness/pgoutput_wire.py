@@ -118,6 +118,10 @@ def prepare(lsn: int, end: int, xid: int, gid: str, time: int = 0, letter: bytes
     return letter + b"\0" + struct.pack("!QQqI", lsn, end, time, xid) + gid.encode() + b"\0"
 
 
+def stream_prepare(lsn: int, end: int, xid: int, gid: str, time: int = 0) -> bytes:
+    return prepare(lsn, end, xid, gid, time, b"p")
+
+
 def commit_prepared(lsn: int, end: int, xid: int, gid: str, time: int = 0) -> bytes:
     return prepare(lsn, end, xid, gid, time, b"K")
 

@@ -34,16 +34,9 @@ FAULTS = {
     f'"""Reads {"a very " * 14}long slot."""': "columns, at most 80",
     '"""Read a slot.\n\nNobody else may.\n"""': "“Nobody”: name the actor",
     '"""Read a slot.\n\nIt is to be closed.\n"""': "“is to be”: must be",
-    '"""Read a slot.\n\nIt goes on.\n"""': "“goes on”: continue",
-    "x = 1  # what was read and what was not": "two “what” in a sentence",
     f'"""Read.\n\n{"word " * 41}.\n"""': "a sentence of 41 words",
-    '"""Read.\n\nThe table stands still.\n"""': "“stands”: is",
-    '"""Read.\n\nA change tells its name.\n"""': "“tells”: report",
-    '"""Read.\n\nAll but for the last.\n"""': "“but for”: except for",
-    '"""Read.\n\nRows are those of the last commit.\n"""': "“those of”: repeat the noun",
     '"""Read.\n\nFor those who stand or who asks.\n"""': "“who asks”: name the actor",
     '"""Read.\n\n| `a` | nobody |\n"""': "nobody",
-    '"""Read.\n\n├── SlotMissing  WT-1  nobody\n"""': "nobody",
     '"""Set slot.name. Then nobody reads."""': "nobody",
 }
 
@@ -55,9 +48,7 @@ def faults(source: str) -> list[str]:
 PASSES = {
     "plain prose": PLAIN,
     "names in code": '"""Call `nobody`, or ``told(what)``."""',
-    "dotted names": '"""Set told.nobody."""',
     "tables": '"""Read.\n\n' + "| `a` | here |\n" * 30 + '"""',
-    "trees": '"""Read.\n\n' + "├── SlotMissing  WT-1  gone\n" * 30 + '"""',
     "a list of names": f'"""Read.\n\nAs in {", ".join(f"`name{n}`" for n in range(50))}.\n"""',
 }
 

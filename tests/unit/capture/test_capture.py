@@ -58,6 +58,7 @@ PEOPLE = table("people", "id int4 not null", "name text", "Mail text", "age int4
         (" (.*).people: MAIL ; other:x", (2,)),
         ("public.people :mail", (0,)),
         ("public.others,public.people:name", (1,)),
+        ("public.people:name,name", (1,)),
         ("public.people:nothing", (0,)),
     ],
 )
@@ -188,6 +189,7 @@ def test_a_group_has_as_many_digits_as_there_are_groups(regex, replacement, topi
         (r"[a\[b]+", "a[b", "a&b"),
         (r"\[[ab]]", "[a]", "a"),
         ("[a||b]+", "a|b", "a-b"),
+        ("[a~~b]+", "a~b", "a-b"),
         (r"\Q[[a]]\E", "[[a]]", "a"),
         (r"[\p{Digit}x]+", "1x", "y"),
     ],

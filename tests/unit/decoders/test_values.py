@@ -151,6 +151,7 @@ def test_typmods_come_from_the_row_and_relations_stay_the_same():
         (1700, "numeric", -1),
         (1231, "numeric(5,-2)[]", (5 << 16 | 0xFFFE) + 4),
         (1015, "character varying(5)[]", 9),
+        (1042, "character(5)", 9),
         (1114, "timestamp(3) without time zone", 3),
         (25, "text", -1),
     ],

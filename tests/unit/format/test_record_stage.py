@@ -110,7 +110,7 @@ def test_a_failure_of_a_batch_as_a_whole_names_its_range():
         stage.transformed([record("x", lsn=1), record("y", lsn=2)])
 
 
-@pytest.mark.parametrize("given", [None, (), iter(()), [b"bytes"], [None]])
+@pytest.mark.parametrize("given", [None, [b"bytes"]])
 def test_what_is_no_list_of_records_is_reported(given):
     stage = RecordStage([RecordStep(label="t", transform=lambda _: given)])
     with pytest.raises(RecordTransformFailed, match="it returned"):

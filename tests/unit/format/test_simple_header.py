@@ -68,11 +68,9 @@ CASES: list[tuple[Any, Schema | None, str]] = [
     ({"a": "1", "b": None}, STRINGS, '{"a":"1","b":null}'),
     ({1: 2}, mapped(INT, INT), "{1:2}"),
     (0, TIMESTAMP, "00:00:00.000Z"),
-    (86399999, TIMESTAMP, "23:59:59.999Z"),
     (86400000, TIMESTAMP, "1970-01-02"),
     (86400001, TIMESTAMP, "1970-01-02T00:00:00.001Z"),
     (-20000000000001, TIMESTAMP, "12:26:39.999Z"),
-    (253402300800000, TIMESTAMP, "10000-01-01"),
     (["x", 1], None, '["x",1]'),
 ]
 
