@@ -1,6 +1,7 @@
 """Post records in the order of their keys until each is accepted."""
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -29,6 +30,8 @@ from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 if TYPE_CHECKING:
     from waltap.base.network.http import HttpClient, WebhookSignature
 
+
+log = logging.getLogger(__name__)
 
 HttpUnavailable = SinkError.define("HttpUnavailable", "WT-5601", retry=RetryVerdict.SAME_BATCH)
 
@@ -94,6 +97,8 @@ class ClientCredentials:
 
 
 LONGEST_WAIT_S: Final = 30.0
+# A service that answers wrongly may do so several times a second.
+REPORT_AGAIN_S: Final = 60.0
 CONNECT_TIMEOUT_S: Final = 5.0
 # Bytes of an answer that are read so that the connection can be reused. Its content is ignored.
 LONGEST_ANSWER: Final = 1 << 16
@@ -131,6 +136,7 @@ class HttpSink(Sink):
         self._threads: ThreadPoolExecutor | None = None
         self._accepted = Positions()
         self._pending: tuple[Batch, list[_HttpShard]] | None = None
+        self._report_at = 0.0
 
     def check(self) -> list[PreflightCheck]:
         """Check that a server listens at the address.
@@ -268,9 +274,14 @@ class HttpSink(Sink):
                 return
             if isinstance(error, HttpLoginRefused) and token and token != refused:
                 refused = token  # it may have been revoked early
-            elif not isinstance(error, HttpUnavailable) or time.monotonic() >= until:
+                continue
+            now = time.monotonic()
+            if not isinstance(error, HttpUnavailable) or now >= until:
                 raise error
-            elif not waits.wait(asked):
+            if now >= self._report_at:
+                self._report_at = now + REPORT_AGAIN_S
+                log.warning("%s; it is tried again for %d s", error.problem, until - now)
+            if not waits.wait(asked):
                 raise StopRequested
 
     def _post(
