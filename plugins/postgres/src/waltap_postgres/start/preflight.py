@@ -64,15 +64,20 @@ SELECT n.nspname::text, c.relname::text, a.attname::text, t.typname::text
  ORDER BY 1, 2, a.attnum
 """
 
-# `to_jsonb`: the column came with 14.
-DETACHING_SQL = """
-SELECT inhparent::regclass::text, inhrelid::regclass::text FROM pg_inherits i
- WHERE (to_jsonb(i) ->> 'inhdetachpending')::bool AND %s::oid[] && ARRAY[inhparent, inhrelid] ORDER BY 2
-"""
-
-UNLOGGED_SQL = f"""{TREE}
-SELECT c.oid::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.relation
- WHERE c.relpersistence = 'u' ORDER BY 1
+# DETACH CONCURRENTLY can end half way (`to_jsonb`: its column came with 14). The server crashes if it
+# decodes such a partition for FOR ALL TABLES WITH (publish_via_partition_root).
+UNSTREAMED_SQL = f"""{TREE}
+SELECT format('%%s is half detached from %%s: its changes may be in no stream, or crash the server',
+              part, root),
+       format('ALTER TABLE %%s DETACH PARTITION %%s FINALIZE', root, part)
+  FROM (SELECT inhparent::regclass AS root, inhrelid::regclass AS part FROM pg_inherits i
+         WHERE (to_jsonb(i) ->> 'inhdetachpending')::bool) pending
+ WHERE EXISTS (SELECT FROM tree WHERE relation IN (root, part))
+UNION ALL
+SELECT format('%%s is unlogged: only a snapshot has its rows', c.oid::regclass),
+       format('ALTER TABLE %%s SET LOGGED', c.oid::regclass)
+  FROM tree t JOIN pg_class c ON c.oid = t.relation WHERE c.relpersistence = 'u'
+ ORDER BY 1
 """
 
 NOT_FULL_SQL = f"""{TREE}
@@ -403,25 +408,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 
     def _partitions(self) -> list[PreflightCheck]:
         """Report partitions whose changes may not come."""
-        oids = [table.relation.oid for table in self.captured]
         names = [sql_name(*table.relation.table_id) for table in self.captured]
-        unlogged = self.catalogue.query(UNLOGGED_SQL, (names,))
-        # DETACH CONCURRENTLY can end half way. The server crashes if it decodes such a partition for
-        # FOR ALL TABLES WITH (publish_via_partition_root).
         return [
-            PreflightCheck.warning(
-                "partitions",
-                f"{part} is half detached from {of}: its changes may be in no stream, or crash the server",
-                f"ALTER TABLE {of} DETACH PARTITION {part} FINALIZE",
-            )
-            for of, part in self.catalogue.query(DETACHING_SQL, (oids,))
-        ] + [
-            PreflightCheck.warning(
-                "partitions",
-                f"{part} is unlogged: only a snapshot has its rows",
-                f"ALTER TABLE {part} SET LOGGED",
-            )
-            for (part,) in unlogged
+            PreflightCheck.warning("partitions", found, remedy)
+            for found, remedy in self.catalogue.query(UNSTREAMED_SQL, (names,))
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
