@@ -406,6 +406,15 @@ def test_the_same_seed_gives_the_same_run_to_the_nanosecond(tmp_path):
     assert run("c", 1) != run("d", 2)
 
 
+def test_a_flush_that_the_sink_holds_back_is_not_asked_for_without_a_wait(new, monkeypatch):
+    pipeline = new(offset_flush_interval_ms=0)
+    clock = pipeline.clock
+    monkeypatch.setattr(_SimulatedSink, "holds_back", lambda _sink: clock.now < 60.0, raising=False)
+    pipeline.source.insert(at=1.0)
+    pipeline.run(stop_at=70.0)  # else the clock stands
+    assert 60.0 <= pipeline.destination.flushes[0] < 60.1
+
+
 # --- destinations that lost something --------------------------------------------------------------
 
 

@@ -449,14 +449,16 @@ class StreamLoop:
 
     def _patience(self, reader: PartitionReader, now: float, *, briefly: bool) -> float:
         """Return the seconds that the next pull may wait."""
+        since, flush_s = self._delivery.unflushed_since, self._state.flush_s
         if briefly:
             longest = ASK_S
-        elif self._delivery.unflushed_since is None:
+        elif since is None:
             longest = POLL_S
         elif self._delivery.awaits_acks:
             longest = ASK_S  # an acknowledgement does not wake this thread
         else:
-            longest = min(POLL_S, self._state.flush_s)
+            # The sink holds back a flush that is due: asked without a wait, it would take a processor.
+            longest = min(POLL_S, flush_s if now - since < flush_s else max(flush_s, ASK_S))
         return reader.batcher.wait(longest, now)
 
     def _gauges(self) -> StreamGauges:
