@@ -142,6 +142,7 @@ def test_rows_meet_at_deferrable_keys(place):
     """Several rows, some of them equal, have a key for a moment; each may change there, move on or go."""
     chance = random.Random(30)
     source, target = Model(), place.opened(history_mode="beside")
+    source.insert(PEOPLE, ["1", "x", None])
     target.write(batch(source.inserted(SEATS, *[[str(n), "ab"[n % 2]] for n in range(9)])))
     rows = source.rows["public.seats"]
     for _ in range(15):
@@ -162,6 +163,13 @@ def test_rows_meet_at_deferrable_keys(place):
         target.write(batch(source.commit()))
         assert place.rows("seats", "id", "name") == model(rows)
         assert place.rows(PRESENT, "id", "name") == model(rows)
+    place.execute("INSERT INTO people VALUES ('9', 'there before', NULL)")
+    source.insert(PEOPLE, ["9", "new", None])  # so each change is applied by itself
+    source.insert(SEATS, ["98", "c"], ["99", "d"])
+    source.update(SEATS, ["98"], id="99")
+    source.update(SEATS, ["99"], which=1, id="98")
+    target.write(batch(source.commit()))
+    assert place.rows("seats", "id", "name") == model(rows)
 
 
 def test_a_column_of_others_keeps_its_values(place):

@@ -152,10 +152,16 @@ class SqlApplier:
 
     def add(self, part: TransactionPart) -> None:
         self._add(part.changes, part.commit_ts)
-        if part.complete:
-            self._arrived.clear()
         if self.history is not None:
             self.history.add(part)
+        if part.complete:
+            self.end_transaction()
+
+    def end_transaction(self) -> None:
+        """Forget rows that shared a key."""
+        self._arrived.clear()
+        if self.history is not None:
+            self.history.arrived.clear()
 
     def _add(self, changes: Sequence[Change], ts: int) -> None:
         """Add changes of a transaction that committed at ``ts`` (µs)."""

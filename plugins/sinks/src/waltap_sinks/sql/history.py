@@ -128,8 +128,6 @@ class HistoryWriter:
             else:
                 for change in run:
                     self._update(log, change, cause, next(numbers))  # type: ignore[arg-type]
-        if part.complete:
-            self.arrived.clear()
 
     def _update(
         self, log: HistoryChanges, change: Update, cause: VersionCause, number: int

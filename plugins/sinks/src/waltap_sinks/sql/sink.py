@@ -514,6 +514,8 @@ class SqlSink(Sink):
                 self._in_pieces(parts, lambda piece: self._apply_compacted([piece]))  # type: ignore[list-item]
             else:
                 self._carefully(parts, midway=midway)
+        if isinstance(parts[-1], TransactionPart) and parts[-1].complete:  # its pieces were not
+            self._applier.end_transaction()
         self._rows_open += sum(
             len(part.changes) if isinstance(part, TransactionPart) else len(part.rows)
             for part in parts
