@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.harness.json_events import table
 
+from waltap.base.environment import colours
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
@@ -54,7 +55,6 @@ def shown(capfd) -> Callable[..., list[str]]:
     return show
 
 
-INSERT = Insert(ORDERS, 1, ("a", "7", "1"))
 LINES = [
     (Insert(ORDERS, 1, ("a", "7", "1.50")), "INSERT   public.orders  id=7 note='a' total=1.50"),
     (
@@ -125,6 +125,13 @@ def test_columns_and_operations_that_the_profile_leaves_out_or_masks_are_not_sho
     assert line == "INSERT   public.orders  id=7 note='*****'"
     (line,) = shown(part(*changes), context=context(**{"skipped.operations": "t,d"}))
     assert line == "INSERT   public.orders  id=7 note='geheim' total=1.50"
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    for unwanted, term, found in (("", "xterm", True), ("1", "xterm", False), ("", "dumb", False)):
+        monkeypatch.setenv("NO_COLOR", unwanted)
+        monkeypatch.setenv("TERM", term)
+        assert colours() is found
 
 
 def test_an_update_is_compared_with_the_row_that_was_shown_last(shown):

@@ -33,28 +33,6 @@ def values(raw: RawProfile) -> dict[str, object]:
 
 # --- TOML ------------------------------------------------------------------------------------------
 
-TOML = """
-name = "shop"
-[source]
-type = "postgres"
-database.port = 5432
-table.include.list = ["public.a", "public.b"]
-"snapshot.mode.custom.name" = "mine"
-snapshot.mode = "custom"
-[engine]
-max.batch.size = 10
-[sink]
-type = "jsonl"
-path = "x.jsonl"
-[[transforms]]
-type = "first"
-a.b = true
-[[transforms]]
-type = "second"
-[labels]
-team = "data"
-"""
-
 
 def test_tables_that_cannot_be_taken_are_problems():
     raw = read_tables({"source": {"a": 1, "b": 2}, "engine": {"a": 1, "b": 3}})

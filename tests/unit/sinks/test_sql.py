@@ -8,18 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context
+from tests.harness.changelog import batch, context, copy_of
 from tests.harness.sql import VISITS, file, model
 
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
+from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError
-from waltap_sinks.sql.history import HistoryWriter
-from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
-from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets import target_of
 
 Rows = dict[Any, tuple[Any, ...]]
@@ -118,25 +115,6 @@ def test_inserted_rows_stay_columns_where_most_came_so(batches, *, columns):
     assert sorted(map(str, found)) == sorted(map(str, last.values()))
 
 
-@pytest.fixture
-def made(tmp_path) -> Any:
-    given = {"url": f"sqlite:///{tmp_path / 'rows.db'}", "history.mode": "beside"}
-    properties = SqlProperties.model_validate(given)
-    sink_context = context(tmp_path)
-    assert sink_context.types is not None
-    target = target_of(properties, sink_context)
-    tables = TargetTables(target, SinkMetadata(target, TargetName(None, "p"), "test"), properties)
-    shapes = TargetShapes(sink_context.events, properties, schemas=target.schemas)
-    history = HistoryWriter(
-        target, tables, shapes, sink_context.types, properties, lambda _table: None
-    )
-    return SimpleNamespace(shapes=shapes, history=history)
-
-
-def names(shape: TargetShape | None) -> list[str]:
-    return [column.name for column in shape.columns]
-
-
 __all__ = ["file"]
 
 
@@ -164,6 +142,24 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(file,
     assert len(commits) == 2
     target.write(batch(ends))
     assert len(commits) == 3
+    assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
+
+
+@pytest.mark.parametrize("opened_again", [True, False])
+def test_what_was_committed_is_left_out_when_it_comes_again(file, *, opened_again):
+    """After a lost link the source begins anew, in batches that are cut elsewhere."""
+    source, target = Model(), file.opened()
+    parts = []
+    for number in range(6):
+        source.insert(VISITS, [str(number), "page"])  # without a key: it would be there twice
+        parts.append(source.commit())
+    target.write(batch(*map(copy_of, parts[:4])))
+    if opened_again:
+        target.close()
+        target = file.opened()
+    for first in range(0, 6, 3):
+        target.write(batch(*parts[first : first + 3]))
+    assert target.flush() == Position(parts[-1].end_lsn)
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
 
 

@@ -14,7 +14,7 @@ from waltap.plugins.host import Host
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.properties import DeltaTableProperties, IcebergTableProperties
-from waltap_spark.errors import FormatUnknown, FormatUnsupported, TargetChanged
+from waltap_spark.errors import FormatNotReady, FormatUnknown, FormatUnsupported, TargetChanged
 from waltap_spark.formats import TableFormatContext, stepwise
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
@@ -49,6 +49,20 @@ print(sorted({"pyspark", "pandas", "numpy"} & set(sys.modules)))
 
 def test_an_engine_checks_a_format_without_loading_pyspark():
     assert run_program(sys.executable, "-c", ENGINE).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "pyspark", "jars", "reported"),
+    [
+        ("delta", "4.2.1", {"spark.jars": "/o.jar"}, r"delta-spark_4\.2_2\.13:4\.4\.0"),
+        ("delta", "4.1.4", {}, r"delta-spark_4\.1_2\.13:4\.4\.0"),
+        ("iceberg", "4.1.4", {}, r"iceberg-spark-runtime-4\.1_2\.13"),
+    ],
+)
+def test_missing_jars_are_named_with_what_brings_them(name, pyspark, jars, reported):
+    with pytest.raises(FormatNotReady, match=reported) as refused:
+        FormatChoice(name).settings(pyspark, jars)
+    assert "spark.jars.packages" in str(refused.value)
 
 
 RUNTIME = {"spark.jars.packages": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"}
