@@ -22,15 +22,12 @@ from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.spark import Rig, folder_of
 from tests.integration.test_spark_applier import PEOPLE
 
-from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.apply import applier
-from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.follower import LogFollower
-from waltap_spark.errors import FormatDiffers, TargetChanged, VersionGone
+from waltap_spark.errors import TargetChanged, VersionGone
 from waltap_spark.formats import delta as delta_format
 from waltap_spark.formats.work import TableWriter
-from waltap_spark.planning.plan import TableTask
 from waltap_spark.read.live import LiveTables
 
 # --- commits --------------------------------------------------------------------------------------
@@ -51,10 +48,9 @@ CODES = relation(
 )
 
 
-@pytest.mark.parametrize("small", [0, delta_format.SMALL_TABLE])
-def test_rows_are_found_by_keys_whatever_is_in_them(rig, small, monkeypatch):
+def test_rows_are_found_by_keys_whatever_is_in_them(rig, monkeypatch):
     """Few keys are listed in SQL: of each type the least value, quotes, and what Spark replaces there."""
-    monkeypatch.setattr(delta_format, "SMALL_TABLE", small)
+    monkeypatch.setattr(delta_format, "SMALL_TABLE", 0)
     odd = ("-32768", "-9223372036854775808", "it's \\' ${spark.app.name}\n\u00e9\U0001d11e%_")
     rows = [
         odd,
@@ -72,10 +68,6 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig, small, monkeypatch):
     rig.db.update(CODES, rows[4], ["note"], code=odd[2], small=odd[0])
     rig.db.insert(CODES, ["9", "9", "${env:PATH}", "new", None])
     rig.follow()
-    rig.db.insert(CODES, ["7", "7", "7", "passes", None])
-    rig.db.delete(CODES, ("7", "7", "7"))
-    rig.commit()
-    rig.apply()  # nothing is there to replace, and nothing to write
     rig.check(CODES)
     operations = rig.spark.sql(f"DESCRIBE HISTORY {rig.target(CODES).at}")
     assert {row.operation for row in operations.collect()} == {"CREATE TABLE", "WRITE"}
@@ -84,8 +76,6 @@ def test_rows_are_found_by_keys_whatever_is_in_them(rig, small, monkeypatch):
 def test_a_small_table_is_rewritten_unless_its_change_data_feed_shows_each_row(rig):
     rig.insert(LEFT, *[[str(number), None, "x"] for number in range(5)])
     at = rig.target(LEFT).at
-    rig.update(LEFT, ["1"], note="y")
-    assert rig.spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"] == 1
     rig.spark.sql(f"ALTER TABLE {at} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     rig.insert(LEFT, ["9", None, "x"])
     since = rig.target(LEFT).version + 1
@@ -324,30 +314,6 @@ def no_space(_state: object) -> None:
     raise OSError("no space")
 
 
-def test_a_table_that_somebody_else_wrote_stands_still_and_compaction_does_not_matter(rig):
-    rig.db.insert(PEOPLE, ["1", "Ann", "x"])
-    rig.insert(LEFT, ["1", "5", None])
-    stored_table = {name: rig.output.table(name).stored_table for name in ("people", "left")}
-    rig.spark.sql(f"OPTIMIZE {stored_table['left'].targets['current'].at}")
-    rig.spark.sql(f"DELETE FROM {stored_table['people'].targets['current'].at}")
-    rig.check(PEOPLE, LEFT)  # read as of the commit
-    rig.reopen()
-    for table in (PEOPLE, LEFT):
-        rig.db.insert(table, ["2", "2", "y"])
-    rig.follow(LEFT)
-    failed = rig.output.table("people").failed
-    assert "WT-5235" in failed
-    assert "RESTORE TABLE" in failed
-    version = stored_table["people"].targets["current"].version
-    at = stored_table["people"].targets["current"].at
-    rig.spark.sql(f"RESTORE TABLE {at} TO VERSION AS OF {version}")
-    rig.reopen()
-    rig.apply(PEOPLE, LEFT)
-    rig.applier.close()
-    with pytest.raises(FormatDiffers, match="delta, not in parquet"):
-        OutputApplier(rig.spark, rig.log, rig.output).open()
-
-
 # --- tables that somebody else wrote and brought back ---------------------------------------------
 
 
@@ -507,25 +473,3 @@ def test_a_rule_that_changes_while_a_commit_is_half_done_stops_the_table(repeate
         tables = LiveTables(repeated.spark, repeated.output)
         assert tables.changes("people").count() == 2 + more
         assert ("note" in tables.current("people").columns) == brought_back
-
-
-def test_steps_of_fewer_changes_are_not_taken_for_those_of_more(repeated, monkeypatch):
-    """Where a table that is suspended lost sight of how far it had been tried."""
-
-    def forgotten(plan: TableTask, had: Any, *, every: bool) -> tuple[LogPosition, ...]:
-        return ()
-
-    def fails(*_arguments: Any) -> None:
-        raise PySparkException("out of order")
-
-    merging_alone(monkeypatch, repeated)
-    for name in ("a", "b"):
-        repeated.db.update(WITH, ["1"], name=name)
-        repeated.commit()
-        with monkeypatch.context() as patch:
-            patch.setattr(TableTask, "ends", forgotten)
-            patch.setattr(TableWriter, "merge", fails)
-            repeated.apply()
-    failed = repeated.output.table("people").failed
-    assert "WT-5267" in failed
-    assert "up to " in failed

@@ -302,21 +302,3 @@ def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig):
         rig.spark.sql(f"CREATE TABLE {at} (id int, v string) USING delta {clause} {own}")
         rows = pa.table({"id": pa.array([1], pa.int32())})
         assert not form.write_here(rig.spark, TargetTable(at=at), rows, replaces=False)
-
-
-def test_a_stream_reads_each_change_once_and_old_versions_stay(rig, tmp_path):
-    """Also over checkpoints of the log and after files were compacted."""
-    rig.insert(LEFT, ["0", "1", None])
-    target = rig.target(LEFT, "changes")
-    path = target.at.split("`")[1]
-    rig.spark.sql(f"ALTER TABLE {target.at} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')")
-    for number in range(1, 7):
-        rig.insert(LEFT, [str(number), "1", "x"])
-        if number == 3:
-            streamed(rig, target, tmp_path)
-            rig.applier._format.compact_files(rig.spark, target.at)
-    assert streamed(rig, target, tmp_path) == list(range(7))
-    assert list((folder_of(target) / "_delta_log").glob("*.checkpoint.parquet"))
-    then = rig.spark.read.format("delta").option("versionAsOf", target.version).load(path)
-    assert then.count() == 1
-    rig.check(LEFT)

@@ -15,8 +15,6 @@ from tests.integration.test_spark_delta_replace import (  # noqa: F401 - pytest 
     test_a_commit_beside_a_compaction_is_made_again,
     test_a_driver_that_dies_at_its_commit_loses_and_doubles_nothing,
     test_a_snapshot_is_written_without_a_job_and_removes_the_earlier_rows,
-    test_an_emptied_table_loses_its_rows_by_its_snapshot_and_gets_new_ones,
-    test_each_kind_of_change_is_written_without_a_job,
     test_files_are_older_than_the_columns,
     test_random_changes_of_a_key_of_two_columns,
 )
