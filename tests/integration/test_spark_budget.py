@@ -21,8 +21,6 @@ BUDGETS: Final = {
 
 # The same in a table of more bytes, whose rows Spark writes: one job, or two that find and mark the earlier rows.
 LARGE_BUDGETS: Final = {
-    "update": (380, 90, 2),
-    "update, note unsent": (415, 121, 3),
     "key change, note unsent": (435, 121, 3),
     "delete": (380, 84, 1),
 }

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError, WaltapError
-from waltap_sinks.changelog import ChangeLog, segment
+from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ChangeLogMissing
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.cli.commands import application
@@ -32,7 +32,6 @@ from waltap_spark.driver.follower import LogFollower
 from waltap_spark.errors import (
     ApplierFailed,
     FormatDiffers,
-    JvmEnded,
     OutputInUse,
     OutputMismatch,
     TablesSuspended,
@@ -58,11 +57,11 @@ sys.stdin.read()
 """
 
 
-def sink(folder: Path, memory: str = "512m", **properties: Any) -> SparkSink:
+def sink(folder: Path, **properties: Any) -> SparkSink:
     settings = SparkProperties(
         path=str(folder / "lake"),
         master="local[2]",
-        settings={"spark.driver.memory": memory},
+        settings={"spark.driver.memory": "512m"},
         **properties,
     )
     return SparkSink(settings, context(folder / "state", has_offset=True))
@@ -352,46 +351,21 @@ def test_an_error_that_spark_cannot_get_over_is_the_runs(java, tmp_path, caplog)
     assert "WT-5202" in error
 
 
-def write_long_rows(db: Database, made: SparkSink) -> None:
-    """300 rows of one megabyte, and one short one of another table."""
+def test_long_rows_need_no_memory_for_all_of_them(spark, java, tmp_path):
+    """Spark reads 4096 rows at once: the log, and what Spark writes, have them in pages and groups of few."""
+    db, made = Database(), sink(tmp_path)
     made.open()
     made.write(batch(db.inserted(NUMBERS, ["1", "1"])))
-    text = os.urandom(500_000).hex()
+    text = os.urandom(500_000).hex()  # 300 rows of one megabyte
     for number in range(300):
         db.insert(WIDE, [str(number), text[number:] + text[:number]])
     made.write(batch(db.commit()))
-
-
-def test_long_rows_need_no_memory_for_all_of_them(spark, java, tmp_path):
-    """Spark reads 4096 rows at once: the log, and what Spark writes, have them in pages and groups of few."""
-    made = sink(tmp_path)
-    write_long_rows(Database(), made)
     made.flush()
     made.close()
     (changes,) = tmp_path.glob("lake/tables/**/wide/**/part-*.parquet")
     written = ParquetFile(changes).metadata
     groups = [written.row_group(n).total_byte_size for n in range(written.num_row_groups)]
     assert max(groups) < 40 << 20
-    tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
-    assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
-
-
-def test_a_driver_without_memory_is_reported_and_leaves_no_half_of_a_table(
-    spark, java, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("waltap_spark.sink.process.RESTARTS", 0)
-    monkeypatch.setattr(segment, "PAGE_BYTES", 1 << 40)  # one page, as earlier versions wrote it
-    made = sink(tmp_path)
-    write_long_rows(Database(), made)
-    with pytest.raises(JvmEnded, match=r"WT-5248 .* out of memory\. .* now 512m\)"):
-        until(lambda: flushed(made) and False, "the error", within=400.0)
-    made.close()
-    output = SparkOutput(str(tmp_path / "lake/tables"))
-    assert (state := output.state()) is None or "public.wide" not in state.tables
-    output.close()
-    with_more = sink(tmp_path, memory="2g")
-    with_more.open()
-    with_more.close()
     tables = LiveTables(prepare(spark), SparkOutput(str(tmp_path / "lake/tables")))
     assert [tables.current(name).count() for name in ("odd", "wide")] == [1, 300]
 

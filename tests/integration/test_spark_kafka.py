@@ -1,7 +1,6 @@
 """Change events of topics of a real broker in Spark's tables: JSON and Avro, also again and again."""
 
 import base64
-import datetime as dt
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,6 @@ from tests.harness.spark import Died, dying
 from tests.harness.topics import Reader, event
 
 from waltap_sinks.changelog import ChangeLog
-from waltap_sinks.changelog.manifest import bucket_of
 from waltap_spark.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.read.live import LiveTables
@@ -298,22 +296,6 @@ def test_what_comes_again_is_left_out_and_what_does_not_is_taken(topic, story):
         assert (reader.pull(), reader.rows("items")) == (taken, rows), f"portion {number}"
 
 
-def test_what_comes_again_in_several_portions_is_left_out_in_each(topic):
-    """The furthest position stays that, while portions of older events go by."""
-    reader = topic(columns=COLUMNS)
-    sent = [put("c" if n == 1 else "u", 100 + n, 1, f"{n}") for n in range(1, 9)]
-    words = [
-        (None, event("c", 200 + n, None, {"name": f"{n}"}, 90, table="words")) for n in range(1, 5)
-    ]
-    reader.write(*sent, *words)
-    assert reader.pull() == 12
-    reader.write(*sent[4:], *words[:3])
-    reader.read_with(records=2)
-    assert reader.pull() == 0
-    assert reader.rows("items") == [(1, "8")]
-    assert reader.rows("words", order="name") == [("1",), ("2",), ("3",), ("4",)]
-
-
 def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_once(
     topic, tmp_path
 ):
@@ -338,27 +320,6 @@ def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_o
     seen = [(row["id"], row["name"]) for row in changes.collect()]
     assert sorted(seen) == sorted((key, f"{n}") for n, _, key in places)
     assert reader.rows("items") == sorted({key: f"{n}" for n, _, key in places}.items())
-
-
-def test_the_other_event_of_a_moved_row_is_awaited_where_it_may_be_however_old_they_are(
-    topic, tmp_path
-):
-    """It is behind the portion, after a long pause; a partition that is beyond it is waited for no more."""
-    reader = topic(2, columns=COLUMNS, records=2, patience_s=0)
-    reader.write(
-        (*put("c", 100, 1, "old"), 0),
-        (*gone(120, 1, 115), 0, AWAY),
-        (*gone(130, 5, 125), 0, AWAY),  # its other was compacted away
-        (*put("c", 104, 3, "three"), 1),
-        (*put("c", 105, 4, "four"), 1),
-        (*put("u", 106, 4, "fore"), 1),
-        (*put("c", 120, 2, PLACEHOLDER, 115), 1, HERE),
-        *((*put("u", 200 + n, 3, f"{n}", 190), 1) for n in range(10)),
-    )
-    assert reader.pull() == 17
-    assert reader.rows("items") == [(2, "old"), (3, "9"), (4, "fore")]
-    manifests = list(ChangeLog(str(tmp_path / "log")).manifests())
-    assert max(manifest.rows for manifest in manifests) <= 4, "portions stayed small"
 
 
 def test_an_open_transaction_is_no_part_of_what_there_is(topic, kafka):
@@ -390,18 +351,3 @@ def test_rows_that_were_read_come_again_but_not_a_first_snapshot(topic):
     reader.write(put("r", 100, 1, "other", None, snapshot="first"))
     with pytest.raises(OffsetsLost, match="WT-5251.*another history of the source begins"):
         reader.pull()
-
-
-def test_nothing_but_segments_is_left_and_nothing_of_those_that_were_expired(topic, tmp_path):
-    reader, now = topic(columns=COLUMNS), dt.datetime.now(dt.UTC)
-    with reader.feed() as feed:
-        for days in (0, 2):
-            reader.write(put("c", 100 + days, 1, "one"))
-            feed._bucket = bucket_of(now + dt.timedelta(days=days))
-            taken = feed.pull()
-        segments = tmp_path / "log" / "segments"
-        found = [path.suffix for path in segments.rglob("*") if path.is_file()]
-        assert found == [".parquet", ".parquet"]
-        assert feed.log.expire(taken.log_position, bucket_of(now + dt.timedelta(days=1))) == 1
-    with reader.feed():
-        assert [each.name for each in segments.iterdir()] == [taken.bucket]

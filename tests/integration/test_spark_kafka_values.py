@@ -1,4 +1,4 @@
-"""Values and schemas of change events at their edges."""
+"""Values of change events at their edges."""
 
 import base64
 import datetime as dt
@@ -12,9 +12,6 @@ import pytest
 from tests.harness.topics import TopicReader, event
 
 from waltap_sinks.changelog.errors import ColumnNameTaken
-from waltap_spark.errors import SnapshotNeeded
-
-# --- values ---------------------------------------------------------------------------------------
 
 UNSENT = "__debezium_unavailable_value"
 ID = {"field": "id", "type": "int32"}
@@ -195,34 +192,6 @@ def test_a_topic_that_is_not_there_is_reported_once(topic, kafka, caplog):
         assert feed.pull() is not None
         assert feed.pull() is None
         assert caplog.text.count(f"has no topic {absent} (yet)") == 1
-
-
-# --- schemas --------------------------------------------------------------------------------------
-
-NAME = {"field": "name", "type": "string"}
-MORE = {"field": "more", "type": "int32"}
-
-
-def test_a_schema_that_comes_back_within_a_portion_is_applied_in_its_turn(topic, delta):
-    """In each partition, and where partitions have them in another order."""
-    reader = topic(2, "delta")
-    narrow, wide = [ID, NAME], [ID, NAME, MORE]
-    row = {"id": 1, "name": "a"}
-    reader.write(
-        ({"id": 1}, with_schema(narrow, "c", 100, None, row, 90), 0),
-        ({"id": 1}, with_schema(wide, "u", 120, None, row | {"name": "b", "more": 1}, 110), 0),
-        ({"id": 1}, with_schema(narrow, "u", 140, None, row | {"name": "c"}, 130), 0),
-        ({"id": 2}, with_schema(wide, "c", 80, None, {"id": 2, "name": "x", "more": 2}, 70), 1),
-        ({"id": 2}, with_schema(narrow, "u", 103, None, {"id": 2, "name": "y"}, 90), 1),
-        ({"id": 2}, with_schema(wide, "u", 122, None, {"id": 2, "name": "z", "more": 3}, 110), 1),
-    )
-    assert reader.pull() == 6
-    # events between lacked a column that is there again, so rows may lack values of it
-    with pytest.raises(SnapshotNeeded, match="more was not captured"):
-        reader.frame("items")
-    frame = reader.frame("items", allow_stale=True)
-    found = frame.select("id", "name").orderBy("id").collect()
-    assert [tuple(each) for each in found] == [(1, "c"), (2, "z")]
 
 
 def decimal(name: str, scale: int, precision: int) -> dict[str, Any]:

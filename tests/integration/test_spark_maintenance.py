@@ -18,7 +18,7 @@ from waltap_spark.apply.compaction_worker import CompactionWorker
 from waltap_spark.apply.maintenance import maintain, take
 from waltap_spark.compact import small_sets
 from waltap_spark.errors import CommitBegun, OutputInUse, OutputMismatch, RowsAwaited
-from waltap_spark.formats import CommitContext, TableFormatContext, merging, parquet
+from waltap_spark.formats import CommitContext, TableFormatContext, merging
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.read.live import LiveTables
@@ -166,27 +166,6 @@ def test_versions_that_ended_are_not_written_again(spark, tmp_path):
     assert [row["name"] for row in rows.where("_current").collect()] == ["5"]
     rig.reopen()
     assert rig.folders() == rig.named_folders()
-
-
-def test_versions_that_ended_are_no_reason_to_compact(spark, tmp_path, monkeypatch):
-    """They stay through a fold: however many their parts are, there is an end of folding."""
-    monkeypatch.setattr(parquet, "MOST_PARTS", 2)
-    rules = ModeRules(modes=("scd2",))
-    rig = Rig(tmp_path, spark, compact_rows=0, compact_share=0.0, modes=rules)
-    rig.db.insert(OTHER, ["1", "0"])
-    for number in range(1, 5):
-        rig.db.update(OTHER, ["1"], name=str(number))
-        rig.commit()
-        rig.applier.apply(list(rig.log.manifests(rig.applier.state.log_position)))
-        worker = rig.applier._compaction
-        maintained = 0
-        while worker.maintain(patient=False):
-            rig.applier.apply([])
-            maintained += 1
-            assert maintained < 3, "it is folded again and again"
-    parts = rig.output.table("others").base
-    assert len([part for part in parts if part.closed]) > 2
-    assert len([part for part in parts if not part.closed]) == 1
 
 
 class Endless(ParquetFormat):

@@ -1,6 +1,5 @@
 """What tables keep of the past: versions, deleted rows, history; what ends rows, what comes again, and keys that come late."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from tests.harness.spark_steps import (
 from tests.harness.versions import ends, states, versions
 
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap_spark.compact import timeline
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import EXTRA, ModeRules
@@ -36,32 +34,6 @@ from waltap_spark.state.output import TableState
 KEPT_AS = ("versions", "soft", "kept", "logged")
 COLUMNS = [("id", "int4"), ("name", "text"), ("note", "text")]
 KEY = ("id",)
-
-
-@pytest.mark.parametrize("deletes", [False, True], ids=["snapshot alone", "with a delete"])
-def test_rows_of_a_snapshot_that_are_kept_are_not_put_in_one_partition(
-    spark, tmp_path, monkeypatch, *, deletes
-):
-    """They all have one position; what a move leaves is found without having them in one place."""
-    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", 0)
-    rig = Rig(tmp_path, spark, modes=ModeRules(deletes=("kept",)), compact_rows=0)
-    kept = relation("public.kept", COLUMNS, numbers=(1, 2, 3))
-    rig.insert(kept, *[[str(n), "a", None] for n in range(200)])
-    rig.snapshot(kept)
-    if deletes:
-        rig.db.delete(kept, ["7"])
-        rig.commit()
-    found, sizes = timeline._events, []
-
-    def counted(table: Any, changes: Any, rows: Any, base: Any) -> Any:
-        events = found(table, changes, rows.repartition(2), base)
-        sizes.append(sorted(map(len, events.rdd.glom().collect())))
-        return events
-
-    monkeypatch.setattr(timeline, "_events", counted)
-    rig.apply()
-    assert [sum(each) for each in sizes] == [200]
-    assert sizes[0][-1] < 150
 
 
 STAMPED = ModeRules(
@@ -241,19 +213,12 @@ BY_VERSION = ModeRules(modes=("scd2",))
 SOFT = ModeRules(deletes=("soft",))
 
 JOINED = """
-create table signals (id text primary key, type text, data text);
 create table plain (id int not null, v text);
 insert into plain select g, 'first' from generate_series(1, 3) g;
 create table whole (id int not null, v text);
 insert into whole select g, 'first' from generate_series(1, 3) g;
-create table counted (v text);
-insert into counted select 'first' from generate_series(1, 3) g;
-create table silent (id int not null, v text);
-insert into silent values (1, 'first');
 alter table plain replica identity full;
 alter table whole replica identity full;
-alter table counted replica identity full;
-alter table silent replica identity full;
 """
 LATER = """
 insert into plain values (4, 'second');
@@ -261,22 +226,15 @@ insert into whole values (4, 'second');
 update whole set v = 'changed' where id = 1;
 update whole set id = 12 where id = 2;
 delete from whole where id = 3;
-insert into counted values ('second');
-insert into silent values (2, 'second');
 """
 KEYS = """
 alter table plain add primary key (id);
 alter table whole add primary key (id);
-alter table counted add column id serial primary key;
-alter table silent add primary key (id);
-"""
-AFTER = """
 update plain set v = 'third' where id = 2;
 delete from plain where id = 3;
 update whole set v = 'third' where id = 4;
-update counted set v = 'third' where id = 2;
 """
-TABLES = ("plain", "whole", "counted", "silent")
+TABLES = ("plain", "whole")
 
 
 def states_of(lake: Lake) -> dict[str, TableState]:
@@ -284,39 +242,23 @@ def states_of(lake: Lake) -> dict[str, TableState]:
     return {table.table: table for table in state.tables.values()}
 
 
-def equal(lake: Lake, *names: str) -> bool:
-    with lake.database.connect(autocommit=True) as connection:
-        found = compare(connection, lake.apply(), [f"public.{name}" for name in names])
-    return len(found) == len(names) and all(each.equal for each in found)
-
-
 def test_it_goes_on_when_the_source_gave_it_a_key(database, tmp_path, spark):
-    signals = '"signal.data.collection" = "public.signals"'
-    lake = Lake(database, tmp_path, spark, source=[signals], modes=BY_VERSION)
+    lake = Lake(database, tmp_path, spark, modes=BY_VERSION)
     lake.run(JOINED)
     lake.run(LATER)
     suspended = states_of(lake)
     assert all("WT-5241" in suspended[name].failed for name in TABLES)
     assert all("ADD PRIMARY KEY" in suspended[name].failed for name in TABLES)
-    lake.run(KEYS + AFTER)
+    lake.run(KEYS)
     tables = states_of(lake)
-    assert not any(tables[name].failed for name in ("plain", "whole", "counted"))
+    assert not any(tables[name].failed for name in TABLES)
     assert tables["plain"].stale == (), "what came before was inserts alone"
     assert len(tables["whole"].stale) == 1
-    assert len(tables["counted"].stale) == 1
-    assert equal(lake, "plain", "whole")
-    assert tables["silent"].failed, "nothing came that says that it has a key"
-    for name in ("silent", "counted"):
-        wanted = json.dumps({"data-collections": [f"public.{name}"]})
-        database.psql(f"insert into signals values ('{name}', 'execute-snapshot', '{wanted}')")
-    lake.run()
-    assert states_of(lake)["silent"].failed == ""
-    assert equal(lake, *TABLES)
-    profile = tmp_path / "p.toml"
-    profile.write_text(profile.read_text().replace("[sink]", '"snapshot.mode" = "always"\n[sink]'))
-    lake.run()  # what `waltap spark status` says of tables in doubt
-    assert not any(table.stale for table in states_of(lake).values())
-    assert equal(lake, *TABLES)
+    with database.connect(autocommit=True) as connection:
+        found = compare(connection, lake.apply())
+    assert {each.table: each.equal for each in found} == {
+        "public.plain": True, "public.whole": True,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])

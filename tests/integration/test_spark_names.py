@@ -14,12 +14,10 @@ from tests.harness.command import waltap
 from tests.harness.spark import Rig
 from typer.testing import CliRunner
 
-from waltap.changes.decode.relation import Relation
 from waltap_spark.cli.commands import application
 from waltap_spark.cli.prompt import sql_words
 from waltap_spark.compact import small_sets
 from waltap_spark.config.column_names import ColumnNames
-from waltap_spark.config.shared_targets import TargetMappings
 from waltap_spark.errors import SparkRefused
 from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
@@ -75,84 +73,6 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
         reported = live.changes(table.name).where("size(_unchanged) > 0").selectExpr("_unchanged")
         assert {name for row in reported.collect() for name in row[0]} == {"remark"}
     assert rig.output.table("plain").key == ("order_id",)
-
-
-MADE = [
-    "__Alive0", "__sent0", "__key0", "__was0", "__base0", "__last", "__stands", "__same0", "__stored", "__epoch",
-    "__lsn", "__seq", "__end", "__ended", "__row", "__whole", "__alive", "__turns", "__ts", "__part0",
-    "__goes_on", "__moves", "__first", "__xid", "__deletion", "__truncates", "_put", "_verdict", "_was", "_at 0",
-    "__waltap_gone", "__Waltap_changed", "__waltap_era", "__waltap_truncated", "__waltap_weight",
-    "__waltap_never", "__waltap 0", "__waltap 1",
-]  # fmt: skip
-"""Names that are made beside a table's columns, for a while; the first is the key, the second not sent."""
-
-MODES = ModeRules(
-    modes=(r"public\.versions:scd2", "scd1"),
-    deletes=(r"public\.(soft|versions):soft", "hard"),
-)
-
-
-@pytest.mark.parametrize(
-    ("table_format", "few", "names"),
-    [
-        ("parquet", 20_000, ("public.plain", "public.soft", "public.versions")),
-        ("delta", 0, ("public.plain", "one.shared")),
-    ],
-)
-def test_columns_may_be_called_as_any_that_is_made_beside_them(
-    delta, tmp_path, monkeypatch, table_format, few, names
-):
-    monkeypatch.setattr("waltap_spark.compact.compact_changes.FEW", few)
-    places = TargetMappings((r"(one|two)\.shared:public.shared",))
-    rig = Rig(tmp_path, delta, table_format, modes=MODES, places=places)
-    key, large, numbers = *MADE[:2], range(1, len(MADE) + 1)
-    columns = [(key, "int4"), *((name, "text") for name in MADE[1:])]
-    keyed = [relation(name, columns, numbers=numbers, key=(key,)) for name in names]
-    loose = relation("public.loose", columns, numbers=numbers, key=(), identity="f")
-
-    def row(number: int) -> list[str | None]:
-        return [str(number), *(f"{name} of {number}" for name in MADE[1:])]
-
-    for table in (*keyed, loose):
-        rig.db.insert(table, *map(row, range(1, 7)))
-    rig.insert(loose, row(1))
-    for table in keyed:
-        rig.db.update(table, ["1"], [large], **{MADE[2]: "new"})
-        rig.db.update(table, ["2"], [large], **{key: "20"})
-        rig.db.delete(table, ["3"])
-        rig.db.insert(table, ["4", *row(40)[1:]])
-        rig.db.delete(table, ["4"])
-    rig.db.update(loose, row(1), **{MADE[2]: "new"})
-    rig.db.delete(loose, row(2))
-    rig.follow()
-    _check(rig, *keyed, loose)
-    for table in (*keyed, loose):
-        rig.db.truncate(table)
-        rig.db.insert(table, *map(row, (7, 8)))
-    for table in keyed:
-        rig.db.update(table, ["7"], [large], **{key: "70"})
-    rig.follow()
-    _check(rig, *keyed, loose)
-    swapped = [columns[0], columns[1], columns[3], columns[2], *columns[4:]]
-    now = relation(
-        keyed[0].name, swapped, numbers=numbers, key=(key,)
-    )  # RENAME of two, by way of a third
-    rig.update(now, ["8"], [large], **{MADE[4]: "renamed"})
-    _check(rig, now)
-
-
-def _check(rig: Rig, *tables: Relation) -> None:
-    """Hold what stands in the tables against the source."""
-    failed = {name: each.failed for name, each in rig.applier.state.tables.items() if each.failed}
-    assert not failed
-    live = LiveTables(rig.spark, rig.output, allow_stale=True)
-    for table in tables:
-        frame = live.live_rows(table.name)
-        if table.schema != "public":
-            frame = live.live_rows("public.shared").where(f"_source = '{table.schema}'")
-        found = frame.selectExpr(*(f"cast(`{each.name}` as string)" for each in table.columns))
-        rows = sorted((tuple(row) for row in found.collect()), key=str)
-        assert rows == sorted(rig.db.rows[table.name], key=str), table.name
 
 
 # --- odd names ------------------------------------------------------------------------------------

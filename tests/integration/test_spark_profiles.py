@@ -469,29 +469,3 @@ def test_a_query_whose_driver_is_killed_in_a_batch_goes_on_with_each_row_once(
     assert [row for row in rows if row[0] == "u"] == [["u", 1, "late"]]
     reported = json.loads(ended.lastProgress["sources"][0]["latestOffset"])["profiles"]["shop"]
     assert reported["behind_bytes"] == 0
-
-
-def test_a_change_log_that_only_the_profile_shows_how_to_reach_is_captured_and_read(
-    spark, database, tmp_path, s3, bucket, caplog
-):
-    """A store that asks who comes, and workers of Spark whose environment has no answer."""
-    shop = Shop(database, tmp_path)
-    login = s3.make_login()
-    sink = {"type": "changelog", "path": f"s3://{bucket}/log", **s3.properties(login)}
-    said = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in sink.items())
-    shop.file.write_text(f"{shop.file.read_text().partition('[sink]')[0]}[sink]\n{said}\n")
-    shop.insert(1, 2)
-    s3.ask_for_login(asks=True)
-    try:
-        frame = spark.read.format("waltap").option("profile", str(shop.file))
-        rows = frame.option("table", "public.orders").load()
-        assert sorted(row.id for row in rows.collect()) == [1, 2]
-        plan = rows._jdf.queryExecution().toString()
-        shop.insert(3)
-        reader = shop.reader()
-        found, offset = drained(reader)
-        reader.stop()
-    finally:
-        s3.ask_for_login(asks=False)
-    assert sorted(row[0] for row in found) == [1, 2, 3]
-    assert login.secret not in f"{plan} {offset} {caplog.text}"

@@ -102,21 +102,15 @@ def test_every_type_has_its_column_and_its_value(log):
     row = frame.where("id = 1").first()
     assert (bytes(row.blob), row.clock, row.doc) == (b"\x00\xff", "05:17:00.250000", '{"a": 1}')
     assert (row._op, row._seq, row._epoch, row._generation) == ("c", 0, 1, None)
-
-
-def test_several_tables_are_structs_of_their_columns(log):
-    log.people("Ann")
     log.insert(OTHER, ["7", "x"])
-    many = log.read(tables="public.*, sales.*")
-    assert many.columns[:3] == ["_table", "public.people", "sales.other"]
-    rows = {row._table: row for row in many.collect()}
-    assert rows["public.people"]["public.people"].asDict() == {"id": 0, "name": "Ann"}
-    assert rows["public.people"]["sales.other"] is None
+    rows = {row._table: row for row in log.read(tables="public.*, sales.*").collect()}
+    assert rows["public.every"]["public.every"].id == 2
+    assert rows["public.every"]["sales.other"] is None
     assert rows["sales.other"]["sales.other"].asDict() == {"id": 7, "_note": "x"}
 
 
 def test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):
-    """A batch that failed is read again as it was; changes that the log lacks end a query that does not say otherwise."""
+    """A batch that failed is read again as it was; changes that the log lacks end a query."""
     for names in ("ab", "c", "def", "g"):
         log.people(*names)
     with pytest.raises(Exception, match="the target is full"):
@@ -133,10 +127,6 @@ def test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):
     with pytest.raises(Exception, match="WT-5272 public.people was not captured") as caught:
         log.query(reader="night")
     assert "Traceback" not in str(caught.value), "the message is not behind a worker's stack"
-    log.query(reader="night", failOnDataLoss="false")
-    log.people("j")
-    log.query(reader="night")
-    assert log.streamed() == ["0 abc", "1 def", "2 gh", "3 i", "4 j"], "later batches lack nothing"
     reader = log.log.readers.get("night")
     assert last <= reader.log_position, "what the query is done with need not stay"
 

@@ -1,7 +1,7 @@
 """Tables in Apache Iceberg: schemas that change, versions, and foreign hands; shared targets, S3, what a commit costs."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from tests.harness.changelog import relation
@@ -14,7 +14,6 @@ from tests.integration.test_spark_s3 import conf, tables_follow
 
 from waltap.changes.decode.relation import Relation
 from waltap_spark.cli.status import stored_rows
-from waltap_spark.compact import compact_changes
 from waltap_spark.errors import SessionTaken
 from waltap_spark.formats import iceberg as iceberg_format
 from waltap_spark.formats import merging
@@ -198,31 +197,6 @@ def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(iceberg, tmp_
 
 def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig):
     a_dropped_column(rig)
-
-
-def test_many_plain_changes_are_compacted_by_leaving_superseded_rows_out(rig, monkeypatch):
-    plans: list[str] = []
-
-    compact = compact_changes.compact
-
-    def noted(*given: Any, **named: Any) -> Any:
-        found = compact(*given, **named)
-        plans.append(found._jdf.queryExecution().optimizedPlan().toString())
-        return found
-
-    monkeypatch.setattr("waltap_spark.formats.table_format.compact", noted)
-    monkeypatch.setattr(compact_changes, "FEW", 0)
-    rig.insert(PEOPLE, *([str(n), "old", None] for n in range(20)))
-    plans.clear()
-    for number in range(30):
-        rig.db.update(PEOPLE, [str(number % 17)], name=str(number))
-    rig.db.delete(PEOPLE, ["16"])
-    rig.db.delete(PEOPLE, ["19"])
-    rig.db.update(PEOPLE, ["18"], id="40")
-    rig.follow(PEOPLE)
-    assert len(plans) == 1
-    assert "LeftAnti" in plans[0]
-    assert "Aggregate" not in plans[0]
 
 
 def test_two_outputs_in_one_session_are_never_taken_for_each_other(iceberg, tmp_path):

@@ -1,8 +1,4 @@
-"""Tables in Apache Iceberg while they are written: one cut for readers, one table that is suspended, files
-that are maintained, and a comparison with the source."""
-
-import random
-import threading
+"""Tables in Apache Iceberg while they are written: files that are maintained, and a comparison with the source."""
 
 import pytest
 from tests.fault.test_spark_executor_kills import ON_A_CLUSTER, banks, each_dies_in_turn
@@ -26,87 +22,21 @@ from tests.integration.test_spark_renames import tables_follow_the_renames_of_a_
 from tests.integration.test_spark_snapshots import Tables, die_between_two_steps
 from tests.integration.test_spark_tables import GROUPS, NAMED, play
 from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
-from typer.testing import CliRunner
 
 from waltap_spark.apply.maintenance import maintain
-from waltap_spark.apply.resume_requests import ResumeRequests
-from waltap_spark.cli.commands import application
 from waltap_spark.formats.choice import FormatChoice
-from waltap_spark.read.live import LiveTables, open_tables
+from waltap_spark.read.live import LiveTables
 from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
 
 LEFT = relation("public.left", [("id", "int4"), ("amount", "int8"), ("note", "text")])
-RIGHT = relation("public.right", [("id", "int4"), ("amount", "int8"), ("note", "text")])
-NUMBER = relation("public.odd", [("id", "int4"), ("v", "int4")])
-TEXT = relation("public.odd", [("id", "int4"), ("v", "text")])
-START = 100
-MOVES = 4
-
 __all__ = ["banks", "site"]
 
 
 @pytest.fixture
 def rig(iceberg, tmp_path) -> Rig:
     return Rig(tmp_path, iceberg, "iceberg", parallel=2, retention_s=0.0)
-
-
-def total(tables: LiveTables) -> int:
-    return sum(
-        tables.current(each.name).agg({"amount": "sum"}).collect()[0][0] for each in (LEFT, RIGHT)
-    )
-
-
-def test_readers_see_one_cut_while_it_runs_and_a_table_that_cannot_follow_stands_alone(
-    rig, monkeypatch
-):
-    """Money moves between two tables; whoever reads, now or as of a position, finds the same sum."""
-    for table in (LEFT, RIGHT):
-        rig.db.insert(table, ["1", str(START), "n"], ["2", str(START), "m"])
-    rig.insert(NUMBER, ["1", "5"])
-    chance, failed = random.Random(7), []
-
-    def move() -> None:
-        try:
-            for number in range(MOVES):
-                by = chance.randint(1, 50)
-                for table, sign in ((LEFT, -by), (RIGHT, by)):
-                    row = chance.choice(rig.db.rows[table.name])
-                    new = str(int(str(row[1])) + sign)
-                    rig.db.update(table, [row[0]], amount=new, unsent=["note"])
-                if number in (1, 2):
-                    rig.db.insert(TEXT, [str(number + 2), "word"])
-                rig.follow()
-        except BaseException as error:
-            failed.append(error)
-
-    bank = threading.Thread(target=move)
-    bank.start()
-    reads = 0
-    while bank.is_alive() or not reads:
-        tables = open_tables(rig.spark, rig.output.location)
-        assert tables.state is not None
-        assert total(tables) == 4 * START
-        cut = chance.choice(tables.state.cuts)
-        assert total(tables.at(cut.log_position)) == 4 * START
-        reads += 1
-    bank.join()
-    assert failed == []
-    rig.check(LEFT, RIGHT)
-    suspended = rig.output.table("odd")
-    assert "WT-5205" in suspended.failed
-    assert suspended.log_position is not None
-    asked = CliRunner().invoke(
-        application, ["resume", str(rig.folder / "out"), "public.odd", "--cast-to-text"]
-    )
-    assert asked.exit_code == 0, asked.output
-    monkeypatch.setattr("waltap_spark.apply.resume_requests.POLL_S", 0.0)
-    rig.applier._requests = ResumeRequests(rig.output)  # looks at once
-    rig.apply()
-    assert rig.output.table("odd").failed == ""
-    assert rig.current(TEXT) == [("1", "5"), ("3", "word"), ("4", "word")]
-    rig.check(LEFT, RIGHT)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from tests.integration.test_spark_source import (
     log,
     test_every_type_has_its_column_and_its_value,
-    test_several_tables_are_structs_of_their_columns,
 )
 
 __all__ = [
     "log",
     "test_every_type_has_its_column_and_its_value",
-    "test_several_tables_are_structs_of_their_columns",
 ]
 
 
