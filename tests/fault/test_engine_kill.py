@@ -17,8 +17,8 @@ def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes
     lives.to_the_end()
     restarts: list[tuple[int, int]] = []  # (records so far, id that was durable then)
     with writing(database) as writer:
-        for turn in range(6):
-            if turn == 3:
+        for turn in range(4):
+            if turn == 2:
                 writer.large()
             lives.until_killed(0.25)
             offset = lives.offset()
@@ -47,8 +47,8 @@ def test_killed_in_the_stream_the_change_log_has_every_row_once(database, tmp_pa
     lives = Lives(database, tmp_path, **CHANGELOG, **settings)
     lives.to_the_end()
     with writing(database) as writer:
-        for turn in range(6):
-            if turn == 3:
+        for turn in range(4):
+            if turn == 2:
                 writer.large()
             lives.until_killed(0.4)
         last = writer.finish()
@@ -64,7 +64,7 @@ def test_killed_in_the_snapshot_it_is_taken_anew_and_nothing_is_lost(database, t
     )
     lives = Lives(database, tmp_path, **sink, **{"snapshot.fetch.size": 1000})
     with writing(database) as writer:
-        for _ in range(3):
+        for _ in range(2):
             lives.until_killed(0.15)
         last = writer.finish()
     lives.to_the_end()
