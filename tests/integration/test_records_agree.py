@@ -280,7 +280,7 @@ REMARKS: dict[str, Rule | None] = {
     "A column that was dropped may show as unchanged until the next insert: DDL is not announced.": (
         None
     ),
-    # what test_yboutput_run.py is about
+    # what test_yboutput_wire.py is about
     "Under identity CHANGE a column that was not written is distinguished from NULL, whatever its type.": (
         None
     ),

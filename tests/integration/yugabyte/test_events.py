@@ -91,30 +91,6 @@ def test_scenarios_01_to_08_and_29_of_identity_change(pipeline):
     ]
 
 
-def test_schemas_of_cells_have_the_optional_rules(pipeline):
-    """Scenarios 3 and 16: under CHANGE only the key is required (tests/unit/events/test_cells.py has the rest)."""
-    pipeline.server.database.execute("ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 7")
-    with pipeline.running(
-        **{"value.converter.schemas.enable": True, "key.converter.schemas.enable": True}
-    ) as run:
-        pipeline.server.database.execute(
-            "INSERT INTO t VALUES (1, 'a', 1, 3); UPDATE t SET aura = 2"
-        )
-        run.until(lambda: len(pipeline.records()) >= 2, "both")
-    record = pipeline.records()[-1]
-    value = record["value"]
-    assert value["payload"]["after"] == {"id": cell(1), "name": None, "aura": cell(2), "n": None}
-    envelope = value["schema"]
-    assert (envelope["name"], envelope["version"]) == ("dbserver.public.t.Envelope", 1)
-    assert [field["field"] for field in envelope["fields"]] == list(value["payload"])
-    after = envelope["fields"][1]
-    assert (after["name"], after["optional"]) == ("dbserver.public.t.Value", True)
-    fields = {field["field"]: field for field in after["fields"]}
-    assert {name: field["optional"] for name, field in fields.items()} == {
-        "id": False, "name": True, "aura": True, "n": True,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("old_generation", [False, True], ids=["new", "old"])
 def test_scenarios_09_to_13_other_identities(pipeline, old_generation):
     """An old key tuple of early servers says nothing."""

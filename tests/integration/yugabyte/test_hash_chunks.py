@@ -137,19 +137,19 @@ def test_a_chunk_reads_a_range_of_hash_codes(hashed):
     """None sorts the whole table, nor looks through it for the greatest key."""
     server, database = hashed.server, hashed.server.database
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
-    database.execute("INSERT INTO p SELECT n, 0 FROM generate_series(1, 3000) n")
+    database.execute("INSERT INTO p SELECT n, 0 FROM generate_series(1, 300) n")
     with chunks_of(hashed) as source:
-        state, rows = read_on(source, None, 64)
+        state, rows = read_on(source, None, 16)
         count = len(rows)
         while rows:
-            state, rows = read_on(source, state, 64)
+            state, rows = read_on(source, state, 16)
             count += len(rows)
-    assert count == 3000
+    assert count == 300
     reads = server.asked(r"^COPY.* FROM .*\bp\b")
     assert all(RANGE.search(read) for read in reads)
     widths = [int(m[3]) - int(m[2]) for m in map(RANGE.search, reads) if m]
-    assert max(widths) <= 4096  # of 65536: some 190 rows for 64
-    assert len(reads) < 4 * 3000 / 64
+    assert max(widths) <= 11_000  # of 65536: some 50 rows for 16
+    assert len(reads) < 4 * 300 / 16
 
 
 def test_a_key_that_was_changed_meanwhile_ends_the_reading_and_is_read_anew(hashed):
@@ -173,41 +173,3 @@ def test_what_an_earlier_version_began_goes_on_in_the_order_of_the_key(hashed):
         assert [_text(row[0]) for row in rows] == [str(n) for n in range(41, 73)]
         _, rows = read_on(source, state, 32)
         assert [_text(row[0]) for row in rows] == [str(n) for n in range(73, 91)]
-
-
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 12))]
-)
-def test_every_row_arrives_whatever_is_written_and_however_often_it_starts(hashed, seed):
-    database, draw = hashed.server.database, random.Random(seed)
-    database.execute("CREATE TABLE p (id int PRIMARY KEY, v int)")
-    keys = draw.sample(range(10**6), 150)
-    database.execute("INSERT INTO p SELECT unnest(%s::int[]), 0", keys)
-
-    def write() -> None:
-        for _ in range(draw.randrange(1, 4)):
-            key = draw.choice(keys)
-            what = draw.choice(["update", "delete", "insert", "move"])
-            if what == "update":
-                database.execute("UPDATE p SET v = %s WHERE id = %s", draw.randrange(1000), key)
-            elif what == "delete":
-                database.execute("DELETE FROM p WHERE id = %s", key)
-            else:
-                new = draw.randrange(10**6)
-                sql = "INSERT INTO p VALUES (%s, -1) ON CONFLICT DO NOTHING"
-                if what == "move":
-                    sql = "UPDATE p SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM p WHERE id = %s)"
-                database.execute(sql, *([new] if what == "insert" else [new, key, new]))
-
-    with hashed.running() as run:
-        hashed.signal("execute-snapshot", "p", type="incremental")
-        enough = draw.randrange(1, 100)
-        run.until(lambda: len(hashed.arrived("p")) > enough, "some rows")
-    write()
-    stored = hashed.offset().signals["chunks"]
-    assert not stored or stored["public.p"]["order"] == [1]
-    with hashed.running() as run:
-        for _ in range(10):
-            write()
-        run.until(lambda: hashed.same("p"), "the same rows")
-    assert hashed.server.refused == []

@@ -51,14 +51,14 @@ def test_scenario_32_links_are_cut_and_nodes_go_away(pipeline):
     server, database = pipeline.server, pipeline.server.database
     hosts = f"127.0.0.1:{server.port},127.0.0.1:{server.another()}"
     with pipeline.running(**{"database.hostname": hosts, "errors.max.retries": 60}) as run:
-        for number in range(5):
+        for number in range(3):
             database.execute("INSERT INTO t (id) VALUES (%s)", number)
             run.until(lambda number=number: number in ids(pipeline), "the row")
             server.cut()
             database.execute("INSERT INTO t (id) VALUES (%s)", 100 + number)
             run.until(lambda number=number: 100 + number in ids(pipeline), "the row after")
-    assert sorted(set(ids(pipeline))) == [*range(5), *range(100, 105)]
-    assert len(run.notices.failures) >= 5
+    assert sorted(set(ids(pipeline))) == [*range(3), *range(100, 103)]
+    assert len(run.notices.failures) >= 3
 
 
 def test_connections_are_spread_over_the_hosts_that_are_named(pipeline):

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.harness import pgoutput_wire as wire
-from tests.harness.pipeline import WAIT_S
-from tests.harness.scripted_run import records_of, run_scripted
+from tests.harness.command import waltap
+from tests.harness.json_lines import records
+from tests.harness.pipeline import WAIT_S, profile_text
 from tests.harness.servers.postgres import Database
 from tests.harness.yugabyte.pipeline import cell
 from tests.harness.yugabyte.server import SETTINGS, through_double
@@ -41,7 +42,7 @@ class Stage:
     """A slot that the catalogue knows, and an engine that runs against a script."""
 
     def __init__(self, database: Database, folder: Path) -> None:
-        self.database, self.folder = database, folder
+        self.database, self.folder, self.out = database, folder, folder / "out.jsonl"
         schema = Path(__file__).parents[2] / "harness" / "yugabyte" / "schema.sql"
         database.execute(schema.read_text())
         database.execute("CREATE TABLE t (id int PRIMARY KEY, name text, aura int)")
@@ -86,16 +87,22 @@ class Stage:
 
     def run(self, server: ScriptedWalsender, *options: str, **settings: Any) -> str:
         """Run, to a good end where there are ``options`` for one; return what it said."""
-        form = {"yb.event.form": "cells", "offset.flush.interval.ms": 0}
-        ran = run_scripted(
-            "yugabyte", self.database, self.slot, server.port, self.folder, *options,
-            **{**form, **settings},
-        )  # fmt: skip
+        source = {
+            "type": "yugabyte", **self.database.properties(), "database.port": server.port,
+            "database.sslmode": "disable", "slot.name": self.slot, "slot.takeover": True,
+            "publication.name": "scripted", "publication.autocreate.mode": "disabled",
+            "snapshot.mode": "no_data", "topic.prefix": "s", "yb.event.form": "cells",
+            "retriable.restart.connector.wait.ms": 50, "offset.flush.interval.ms": 0,
+            "waltap.state.dir": str(self.folder / "state"), **settings,
+        }  # fmt: skip
+        profile, sink = self.folder / "profile.toml", {"type": "jsonl", "path": str(self.out)}
+        profile.write_text(profile_text(self.slot, source, sink))
+        ran = waltap("run", profile, "--max-seconds", "240", *options)
         assert (ran.returncode == 0) is bool(options), ran.stderr
         return str(ran.stderr)
 
     def values(self) -> list[dict[str, Any]]:
-        return records_of(self.folder)
+        return [record["value"] for record in records(self.out)]
 
     def ids(self) -> list[int]:
         return [value["after"]["id"]["value"] for value in self.values()]

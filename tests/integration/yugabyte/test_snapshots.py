@@ -58,8 +58,7 @@ def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled):
     assert server.refused == []
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled, threads):
+def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled):
     """No right is needed for it: ``yb_read_time`` is never set."""
     server, database = filled.server, filled.server.database
     server.exports, server.superuser = True, False
@@ -67,11 +66,11 @@ def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled, thre
 
     def all_readers(_count: int) -> None:
         """Have none of them read everything before the last has come."""
-        until(lambda: len(server.asked("^SET TRANSACTION SNAPSHOT")) >= threads, "the readers")
+        until(lambda: len(server.asked("^SET TRANSACTION SNAPSHOT")) >= 3, "the readers")
         database.execute("DELETE FROM t WHERE id = 3000")
 
     server.after_copy = all_readers
-    settings = {"snapshot.max.threads": threads, "snapshot.fetch.size": 50,
+    settings = {"snapshot.max.threads": 3, "snapshot.fetch.size": 50,
                 "primary.key.hash.columns": "id", "slot.lsn.type": "HYBRID_TIME"}  # fmt: skip
     with filled.running(**settings) as run:
         run.until(lambda: any(event[0] == "d" for event in filled.events()), "the row that went")
@@ -81,7 +80,7 @@ def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled, thre
         f'CREATE_REPLICATION_SLOT "{filled.slot}" LOGICAL yboutput HYBRID_TIME EXPORT_SNAPSHOT'
     ]
     imported = server.asked("^SET TRANSACTION SNAPSHOT")
-    assert len(imported) >= threads
+    assert len(imported) >= 3
     assert len(set(imported)) == 1
     assert server.asked("yb_read_time|set_yb_read_time") == []
     assert server.refused == []
@@ -118,27 +117,6 @@ def test_scenario_20_a_slot_that_is_there_gives_its_time_and_position(filled):
     )
     assert server.asked(f"yb_read_time TO '{commit_ht} ht'")
     assert [start.lsn for start in server.streams] == [2]
-
-
-@pytest.mark.parametrize("lsn_type", ["SEQUENCE", "HYBRID_TIME"])
-def test_kinds_of_positions_and_a_restart_with_each(filled, lsn_type):
-    database, settings = filled.server.database, {"slot.lsn.type": lsn_type}
-    with filled.running(**settings) as run:
-        database.execute("UPDATE t SET aura = 10")
-        run.until(lambda: len(filled.events()) == 6, "the first")
-    database.execute("UPDATE t SET aura = 20 WHERE id = 1")
-    with filled.running(**settings) as run:
-        database.execute("UPDATE t SET aura = 30 WHERE id = 1")
-        run.until(lambda: len(filled.events()) == 8, "what came meanwhile")
-    ops = [event[0] for event in filled.events()]
-    assert ops == ["r"] * 3 + ["u"] * 5
-    lsns = [source["lsn"] for source in filled.sources()[3:]]
-    assert lsns == sorted(lsns)
-    if lsn_type == "HYBRID_TIME":
-        assert lsns[0] == lsns[1] == lsns[2] > 1 << 60
-        assert filled.server.asked("LOGICAL yboutput HYBRID_TIME")
-    else:
-        assert lsns == [3, 4, 5, 8, 11]
 
 
 def test_scenario_21_a_role_that_is_no_superuser_calls_the_procedure(filled):
@@ -187,33 +165,6 @@ def test_scenario_22_a_crash_in_the_snapshot_and_one_after_it(filled, tmp_path):
         database.execute("UPDATE t SET aura = -2 WHERE id = 1")
         run.until(lambda: sum(event[0] == "u" for event in filled.events()) == 2, "the next")
     assert len(read_rows(filled)) == before
-
-
-def test_snapshot_mode_parallel_reads_ranges_at_one_time_and_ends(filled):
-    """As Debezium's connector has it, with ``tasks.max`` readers; and without a slot."""
-    server, database = filled.server, filled.server.database
-    database.execute("INSERT INTO t SELECT n, 'x', n FROM generate_series(10, 3000) n")
-
-    def all_readers(_count: int) -> None:
-        """Have none of them read everything before the last has come."""
-        until(lambda: len(server.asked("yb_read_time")) >= 3, "the readers")
-        database.execute(
-            "DELETE FROM t WHERE id < 1000; INSERT INTO t VALUES (9999) ON CONFLICT DO NOTHING"
-        )
-
-    server.after_copy = all_readers
-    filled.run(
-        **{"snapshot.mode": "parallel", "tasks.max": 3, "snapshot.fetch.size": 50,
-           "primary.key.hash.columns": "id"}
-    )  # fmt: skip
-    assert sorted(read_rows(filled)) == [1, 2, 3, *range(10, 3001)]
-    assert {event[0] for event in filled.events()} == {"r"}
-    times = {said.split("TO '")[1].split()[0] for said in server.asked("yb_read_time")}
-    assert len(times) == 1
-    assert len(server.asked("yb_read_time")) >= 3
-    assert len(server.asked("^COPY.*yb_hash_code")) >= 3
-    assert server.asked("^CREATE_REPLICATION_SLOT|^START_REPLICATION") == []
-    assert server.refused == []
 
 
 def test_errors_of_the_read_time_that_is_too_old(filled):
