@@ -4,20 +4,22 @@ The promise: every change of the stream arrives, and the rows are the table at t
 """
 
 import itertools
+import random
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from tests.harness.meanwhile import RoundPortions, meanwhile
-from tests.harness.moving_keys import TABLE, move_keys, same_in
 from tests.harness.pipeline import PipelineRig, Run, until
+from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.pipeline.stages import blocking_snapshot
-from waltap.ports.snapshot.later_changes import LaterChanges
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.requested import RequestedTables
@@ -54,33 +56,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> str:
     return " ".join(r.getMessage() for r in caplog.records if r.levelname == "WARNING")
 
 
-def test_a_snapshot_beside_writers_loses_no_change(pipeline):
-    """A writer goes on all the time: every insert arrives as one, also those that the rows contain."""
-    database, portions = pipeline.database, RoundPortions(300)
-
-    def write(ended: threading.Event) -> None:
-        with database.connect(autocommit=True) as connection:
-            for number, _ in enumerate(portions(ended), 1001):
-                connection.execute("INSERT INTO t VALUES (%s, 'new')", (number,))
-                connection.execute("UPDATE t SET v = v || '.' WHERE id = %s", (number % 300,))
-                connection.execute("DELETE FROM t WHERE id = %s", (number - 50,))
-
-    with pipeline.running() as run:
-        with meanwhile(write):
-            portions.add()
-            run.until(lambda: 1100 in pipeline.destination.ids("t", "c"), "the writer")
-            portions.add()
-            ask(pipeline, "t")
-            run.until(lambda: completed(run), "the snapshot")
-            portions.add()
-            run.until(lambda: 1900 in pipeline.destination.ids("t", "c"), "the stream")
-        database.execute("INSERT INTO u VALUES (99)")
-        run.until(lambda: 99 in pipeline.destination.ids("u"), "the end of the stream")
-    inserted = pipeline.destination.ids("t", "c")
-    assert inserted == list(range(1001, inserted[-1] + 1)), "each once, in order"
-    assert pipeline.destination.table("t") == database.rows("t")
-
-
 def test_rows_follow_every_change_that_they_contain(pipeline, database):
     with pipeline.running() as run:
         database.execute("INSERT INTO t VALUES (1000)")
@@ -97,8 +72,56 @@ def test_rows_follow_every_change_that_they_contain(pipeline, database):
     assert rows(pipeline, "u") == list(range(1, 16))
     pieces = pipeline.destination.pieces()
     assert {part.kind for part in pieces} == {"blocking"}
+    # a part of a table does not replace the whole
+    assert {part.relation.table: part.all_rows for part in pieces} == {"t": False, "u": True}
     assert {part.relation.name: part.xid for part in pieces}["public.u"] is not None
     assert (pieces[0].first_marker, pieces[-1].last_marker) == ("first", "last")
+
+
+KEYS = 40
+TABLE = (
+    "CREATE TABLE moving (id int PRIMARY KEY, v int, large text);"
+    "ALTER TABLE moving ALTER large SET STORAGE EXTERNAL;"
+    f"INSERT INTO moving SELECT n, 0, repeat(n || '.', 2000) FROM generate_series(1, {KEYS}, 2) n"
+)
+"""Its rows change their keys all the time, with large values that such changes do not send."""
+
+
+def move_keys(database: Database, portions: RoundPortions, ended: threading.Event) -> None:
+    """Write a transaction a round until ``ended``; a commit takes a while, so that readers see it late."""
+    chance = random.Random()
+    with database.connect(autocommit=True) as connection:
+        connection.execute("SET commit_delay = 8000; SET commit_siblings = 0")
+        for _ in portions(ended):
+            try:
+                with connection.transaction():
+                    for _ in range(chance.randint(1, 4)):
+                        _change(connection, chance)
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                continue
+
+
+def _change(connection: psycopg.Connection, chance: random.Random) -> None:
+    one, other = chance.randint(1, KEYS), chance.randint(1, KEYS)
+    statement, *values = chance.choice([
+        ("UPDATE moving SET id = %s WHERE id = %s", other, one),
+        ("UPDATE moving SET id = %s WHERE id = %s", other, one),
+        ("UPDATE moving SET v = v + 1 WHERE id = %s", one),
+        ("DELETE FROM moving WHERE id = %s", one),
+        ("INSERT INTO moving VALUES (%s, 1, repeat(%s, 2000))", one, f"{chance.random():.4}"),
+    ])  # fmt: skip
+    try:
+        with connection.transaction():
+            connection.execute(statement, values)
+    except psycopg.errors.UniqueViolation:
+        pass  # the key has a row
+
+
+def same_in(target: Path, database: Database) -> bool:
+    with sqlite3.connect(target) as connection:
+        found = connection.execute("SELECT id, v, large FROM moving ORDER BY id").fetchall()
+    rows = database.execute("SELECT id, v, large FROM moving ORDER BY id")
+    return found == [(int(key), int(v), large) for key, v, large in rows]
 
 
 def equal_beside_snapshots(
@@ -113,7 +136,7 @@ def equal_beside_snapshots(
     pipeline.settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
     pipeline.settings |= {"snapshot.mode": "initial"}
     with pipeline.running() as run, meanwhile(*writers):
-        for times in range(1, 13):
+        for times in range(1, 7):
             portions.add()
             ask(pipeline, "moving")
             run.until(lambda n=times: completed(run, n), "the snapshot")
@@ -180,21 +203,6 @@ def test_a_table_has_its_rows_while_its_columns_come_and_go_beside_snapshots(pip
 
     write = partial(move_keys, database, portions)
     equal_beside_snapshots(pipeline, tmp_path, portions, write, write, alter)
-
-
-@pytest.mark.parametrize("first", [None, "id < 10"])
-def test_requests_for_one_table_are_taken_one_after_the_other(pipeline, first):
-    """A part of the table does not replace the whole."""
-    part = "SELECT * FROM public.t WHERE {}"
-    with pipeline.running() as run:
-        ask(pipeline, "t", **({"t": part.format(first)} if first else {}))
-        ask(pipeline, "t", t=part.format("id > 290"))
-        run.until(lambda: completed(run, 2), "both snapshots")
-    whole = [*range(1, 301)] if first is None else [*range(1, 10)]
-    assert rows(pipeline, "t") == [*whole, *range(291, 301)]
-    assert {piece.all_rows for piece in pipeline.destination.pieces()} == {False} | (
-        {True} if first is None else set()
-    )
 
 
 def test_a_snapshot_that_the_stream_does_not_reach_gives_its_locks_up(pipeline, monkeypatch):
@@ -272,28 +280,6 @@ def test_a_refused_snapshot_leaves_no_lock(pipeline, monkeypatch, caplog):
     assert "gives its transaction an id" in warnings(caplog)
 
 
-def test_rows_are_of_one_snapshot_in_every_isolation_mode(pipeline, monkeypatch):
-    """Rows that commit after its opening come by the stream alone."""
-    split, database = blocking_snapshot.LaterChanges.split, pipeline.database
-    written: list[int] = []
-
-    def insert(later: LaterChanges, parts: Any) -> Any:
-        if not written:
-            written.append(database.execute("INSERT INTO u VALUES (1000) RETURNING id")[0][0])
-        return split(later, parts)
-
-    monkeypatch.setattr(blocking_snapshot.LaterChanges, "split", insert)
-    with pipeline.running(**{"snapshot.isolation.mode": "read_committed"}) as run:
-        ask(pipeline, "u")
-        run.until(lambda: run.notices.signals, "the signal")
-        database.execute("INSERT INTO t VALUES (5000)")
-        run.until(lambda: completed(run), "the snapshot")
-        database.execute("INSERT INTO t VALUES (5001)")
-        run.until(lambda: 5001 in pipeline.destination.ids("t"), "the stream")
-    if written:
-        assert 1000 not in rows(pipeline, "u")
-
-
 def test_tables_that_a_second_signal_adds_are_read_too(pipeline):
     with pipeline.running() as run:
         for table in ("t", "u", "t", "u"):
@@ -319,10 +305,7 @@ def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline):
 
 REFUSED = [
     ("id > 5", "syntax error"),
-    ("DELETE FROM public.t RETURNING *", "the statement writes"),
-    ("SELECT * FROM public.t; DROP TABLE u", "cannot insert multiple commands"),
     ("SELECT public.steal() AS id, 'x' AS v", "public.steal is neither the table nor built in"),
-    ("SELECT * FROM public.u", "public.u is neither"),
     ("SELECT * FROM public.t WHERE 1 / (id - id) > 0", "division by zero"),
 ]
 """What is wrong with a statement, and what the log says of it; all that SQL may not have: test_signal_sql.py."""

@@ -7,7 +7,6 @@ from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers.postgres import Database
 
 TWO_PHASE = {"pgoutput.two_phase": "true"}
-POLICIES = pytest.mark.parametrize("policy", ["commit", "prepare"])
 
 
 @pytest.fixture
@@ -54,44 +53,6 @@ def test_prepared_before_the_slot_decoded_two_phase(pipeline, database, policy, 
     pipeline.catch_up()
     pipeline.catch_up()
     assert pipeline.destination.ids("t") == [3, 1, 2, 4]
-
-
-@POLICIES
-def test_prepared_while_the_slot_was_made(pipeline, database, policy):
-    """Neither the snapshot nor the slot's start contains it: it comes at its COMMIT PREPARED.
-
-    A slot waits twice for what was open. The transaction is prepared during the second wait.
-    """
-    pipeline.settings |= TWO_PHASE | {"two.phase.policy": policy}
-    database.execute("INSERT INTO t VALUES (1)")
-
-    def slot_waits_for(pid: int) -> bool:
-        return bool(
-            database.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE application_name = 'waltap replication' AND"
-                " %s = ANY (pg_blocking_pids(pid))",
-                pid,
-            )
-        )
-
-    with database.connect() as first, database.connect() as second:
-        first.execute("BEGIN")
-        first.execute("INSERT INTO t VALUES (2)")
-        with pipeline.running(ready=False) as run:
-            run.until(lambda: slot_waits_for(first.info.backend_pid), "the first wait")
-            second.execute("BEGIN")
-            second.execute("INSERT INTO t VALUES (3)")
-            first.execute("COMMIT")
-            run.until(lambda: slot_waits_for(second.info.backend_pid), "the second wait")
-            prepare(database, "between", "VALUES (4), (5)")
-            second.execute("COMMIT")
-            run.until(lambda: run.engine.state == "streaming", "the stream")
-            assert sorted(pipeline.destination.ids("t")) == [1, 2, 3]
-            decide(database, "between")
-            run.until(lambda: pipeline.destination.ids("t", "c") == [4, 5], "the rows")
-            assert run.notices.failures == []
-    pipeline.catch_up()
-    assert pipeline.destination.ids("t", "c") == [4, 5]
 
 
 @pytest.mark.parametrize("kind", ["incremental", "blocking"])

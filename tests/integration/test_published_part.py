@@ -52,14 +52,6 @@ def test_an_initial_snapshot_reads_what_is_published(pipeline, settings):
 OVERRIDES = "snapshot.select.statement.overrides"
 
 
-def test_a_select_of_the_profile_reads_what_is_published(pipeline):
-    """Rows in its order, for the table's own SELECT by its user's search_path."""
-    select = "SELECT * FROM f WHERE id < 20 ORDER BY id DESC -- the newest first"
-    settings = {OVERRIDES: "public.f", f"{OVERRIDES}.public.f": select}
-    pipeline.catch_up(**settings)
-    assert read(pipeline) == [*range(19, 10, -1), 3]
-
-
 def test_a_select_without_the_row_filters_columns_is_refused_before_a_row_is_read(pipeline):
     """Its remedy is carried out; a table without a row filter may be read by any SELECT."""
     settings = {

@@ -8,14 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import WAIT_S
 from tests.harness.shop import Shop
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.notifications import Notification
-from waltap.ports.signals import Signal, SignalAnswer, SignalCall, SignalUnusable
+from waltap.ports.signals import Signal, SignalCall, SignalUnusable
 from waltap.ports.specs import NotificationChannelSpec, SignalActionSpec, SignalChannelSpec
 
 READ_T = {"data-collections": ["public.t"]}
@@ -123,19 +122,6 @@ def test_an_action_may_stop_the_pipeline_and_a_signal_after_the_end_is_refused(p
         late = run.engine.signal("log", {}).result(WAIT_S)
     assert run.engine.state == "stopped"
     assert late.reason == "the pipeline has ended"
-
-
-def test_signals_from_many_threads_are_all_answered(pipeline):
-
-    def give(number: int) -> SignalAnswer:
-        future = run.engine.signal("log", {"message": "at {}"}, identifier=str(number))
-        return future.result(WAIT_S)
-
-    with pipeline.running() as run:
-        given = [in_background(give, number) for number in range(20)]
-        answers = [each.result(WAIT_S) for each in given]
-    assert sorted(int(answer.identifier) for answer in answers) == list(range(20))
-    assert all(answer.accepted for answer in answers)
 
 
 def test_a_signal_that_was_cancelled_is_not_acted_on(pipeline):

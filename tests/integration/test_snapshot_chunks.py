@@ -91,15 +91,6 @@ def test_two_processes_read_what_one_snapshot_shows(shop, pipeline, tmp_path):
     assert again == [row for row in halves[0] if row[:2] == again[0][:2]]
 
 
-def test_one_connection_gives_chunks_too(shop, tmp_path):
-    with connected(PipelineRig(shop, tmp_path)) as connector:
-        chunks = connector.chunks(connector.prepare(None))
-        (whole,) = (chunk for chunk in chunks if chunk.relation.table == "big")
-        pieces = list(whole.read())
-    assert (whole.index, whole.count) == (0, 1)
-    assert sum(len(piece.rows) for piece in pieces) == 3000
-
-
 def test_a_snapshot_that_others_cannot_read_is_waited_for_once(shop, tmp_path, monkeypatch):
     waits: list[float] = []
 

@@ -10,7 +10,7 @@ from tests.harness.servers.postgres import Database, queries
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import ConfigurationError, SnapshotError
+from waltap.errors import SnapshotError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.snapshot import SnapshotStart, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
@@ -136,15 +136,6 @@ def test_an_interrupted_snapshot_ends_too(pipeline):
     assert mode.heard == [("before", ["a", "b", "c"]), ("after", False)]
 
 
-def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(pipeline, caplog):
-    def after(_start: SnapshotStart, *, completed: bool) -> None:
-        raise ValueError("behind")
-
-    run_once(pipeline, Plugin(mine=Mine(pipeline.database, after=after)))
-    assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
-    assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
-
-
 def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline):
     class TooLarge(SnapshotError):
         code = "WT-4999"
@@ -237,13 +228,6 @@ def test_queries_and_locks_may_be_those_of_other_plugins(pipeline):
     assert pipeline.destination.ids("b", "r") == [4]
     assert pipeline.destination.of("c")[0].row == {"id": "2", "v": None}
     assert locked == ["a", "b", "c"]
-
-
-@plain
-@pytest.mark.parametrize("what", ["query", "locking"])
-def test_a_plugin_that_nobody_names_is_asked_for(pipeline, what):
-    with pytest.raises(ConfigurationError, match=f"snapshot.{what}.mode.custom.name"):
-        pipeline.run(**{f"snapshot.{what}.mode": "custom"})
 
 
 def test_a_blocking_snapshot_is_read_by_the_modes_select(pipeline):

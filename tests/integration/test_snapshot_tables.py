@@ -43,15 +43,6 @@ def test_tables_are_read_whole_whatever_their_size_and_kind(database, pipeline):
     assert odd == [{"a b": "7", "select": None}]
 
 
-def test_a_database_without_tables_streams_at_once(pipeline):
-    run = pipeline.catch_up()
-    assert [state for state, _ in run.notices.states] == [
-        "checking", "snapshot", "streaming", "stopped",
-    ]  # fmt: skip
-    offset = pipeline.offset()
-    assert offset.snapshot is None
-
-
 def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(database, pipeline):
     """Nothing that the snapshot's transaction holds keeps the server waiting, however long it takes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
