@@ -138,19 +138,6 @@ def test_a_folder_that_is_brought_back_has_no_gap(folder):
     assert folder.ids() == [1, 2, 3]
 
 
-def test_a_new_snapshot_closes_the_gap_of_a_folder(folder):
-    """The remedy that begins anew; the certificate stays, and says how that was made good."""
-    pipeline = folder.pipeline
-    folder.older()
-    with pytest.raises(SinkError):
-        pipeline.catch_up()
-    pipeline.offset_file.unlink()
-    pipeline.catch_up()
-    (gap,) = folder.gaps()
-    assert (gap.open, gap.by) == (False, "snapshot")
-    assert set(folder.ids()) == {1, 2}
-
-
 def test_a_loss_that_a_sink_finds_when_it_is_opened_again_has_a_certificate_at_once(
     database, tmp_path
 ):
@@ -183,9 +170,7 @@ def without_files(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("kind", "loss", "code"),
     [
-        ("delta", Lake.remove, DestinationBehind.code),
         ("delta", Lake.restore, DestinationBehind.code),
-        ("iceberg", Lake.restore, DestinationBehind.code),
         ("iceberg", without_files, LakeGone.code),
     ],
 )

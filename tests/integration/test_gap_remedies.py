@@ -5,11 +5,10 @@ from functools import partial
 
 import pytest
 from tests.harness import command
-from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig, until
+from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig
 from tests.harness.servers.postgres import queries
 from tests.harness.sql import pipeline as to_replica
 
-from waltap.pipeline.api.repair import RepairIncomplete
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
 
@@ -29,29 +28,6 @@ def done(pipeline: PipelineRig, *words: str) -> str:
     return found.stderr
 
 
-def run(pipeline: PipelineRig) -> str:
-    return done(pipeline, "run", "FILE", "--until-idle", "0.3")
-
-
-def test_rows_that_a_repair_leaves_are_removed_by_the_sql_of_verify(pipeline):
-    run(pipeline)
-    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
-    pipeline.database.execute("DELETE FROM t WHERE id > 1")
-    with pytest.raises(RepairIncomplete):
-        pipeline.repair()
-
-    def differs() -> bool:  # a pipeline that is behind for these seconds gives no verdict
-        return pipeline.command("verify", "FILE", "--patience", "2").returncode == 1
-
-    with pipeline.running():
-        until(differs, "the row that is left over")
-    (place,) = pipeline.folder.rglob("differences/*.sql")
-    pipeline.database.psql(place.read_text())
-    done(pipeline, "repair", "FILE")
-    run(pipeline)
-    assert pipeline.database.execute("SELECT id FROM replica.t") == [(1,)]
-
-
 def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snapshot(pipeline):
     """On a quiet source the log gets no manifest that a comparison could wait for."""
     database = pipeline.database
@@ -62,7 +38,7 @@ def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snap
     }
     for name in ("sink.url", "sink.table.name.format", "sink.position.table"):
         del pipeline.settings[name]
-    run(pipeline)
+    pipeline.catch_up()
     database.execute("DELETE FROM t WHERE id > 1")
     ((skipped,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
     done(pipeline, "offsets", "set", "FILE", skipped, "--yes")
@@ -84,9 +60,9 @@ def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(pip
         "publication.name": "mine",
         "publication.autocreate.mode": "disabled",
     }
-    run(pipeline)
+    pipeline.catch_up()
     database.execute("ALTER PUBLICATION mine DROP TABLE t; INSERT INTO t VALUES (7)")
-    run(pipeline)
+    pipeline.catch_up()
     (reported,) = pipeline.folder.rglob("gaps/*.txt")
     assert "WT-2048" in reported.read_text()
     (query,) = queries(TablesNotStreamed.remedy)
@@ -94,19 +70,19 @@ def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(pip
     database.execute("ALTER PUBLICATION mine ADD TABLE t")
     done(pipeline, "repair", "FILE")
     assert database.execute("SELECT 1 FROM replica.t WHERE id = 7")
-    run(pipeline)
+    pipeline.catch_up()
     assert not GapCertificates(reported.parent.parent).open()
 
 
 def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(pipeline):
     database, slot, then = pipeline.database, pipeline.slot, f"{pipeline.slot[:50]}_then"
-    run(pipeline)
+    pipeline.catch_up()
     database.execute(COPY, slot, then)
     database.execute("INSERT INTO t VALUES (98)")
-    run(pipeline)
+    pipeline.catch_up()
     database.execute("CREATE TABLE replica.then AS SELECT * FROM replica.waltap_position")
     database.execute("INSERT INTO t VALUES (99)")
-    run(pipeline)
+    pipeline.catch_up()
     database.execute(
         "DELETE FROM replica.t WHERE id = 99; TRUNCATE replica.waltap_position;"
         "INSERT INTO replica.waltap_position SELECT * FROM replica.then"
@@ -120,13 +96,13 @@ def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destina
     assert "WT-5003" in words
     lsn = words.partition("`waltap offsets set FILE ")[2].partition("`")[0]
     done(pipeline, "offsets", "set", "FILE", lsn, "--yes")
-    run(pipeline)
+    pipeline.catch_up()
     assert database.execute("SELECT 1 FROM replica.t WHERE id = 99")
 
 
 def test_a_writer_keeps_a_table_from_being_added_and_is_named(pipeline):
     pipeline.settings["snapshot.lock.timeout.ms"] = 100
-    run(pipeline)
+    pipeline.catch_up()
     pipeline.database.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
     pipeline.database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     add = "tables", "add", "FILE", "public.fresh"

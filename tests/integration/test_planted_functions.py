@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
+from tests.harness.sql import pipeline as to_replica
 from tests.harness.sql import replica
 
 SOURCES = Path(__file__).parents[2]
@@ -182,16 +183,14 @@ def test_settings_of_a_database_change_no_event(database, tmp_path):
             place = value if name in ("search_path", "DateStyle") else f"'{value}'"
             connection.execute(f"ALTER DATABASE {database.name} SET {name} = {place}")
         connection.commit()
-    shop = Shop(tmp_path, database, **{"table.include.list": "public.kept"})
-    shop.sink = replica(database)
+    pipeline = to_replica(database, tmp_path, **{"table.include.list": "public.kept"})
     for change in (None, "INSERT INTO public.kept SELECT 2, d, t, i, b, f, a, s FROM public.kept"):
         if change is not None:
             with database.connect() as connection:
                 connection.autocommit = True
                 connection.execute("SET default_transaction_read_only = off")
                 connection.execute(change)
-        shop.run()
-    shop.says("verify FILE")
+        pipeline.catch_up()
     with database.connect() as connection:
         connection.autocommit = True
         ((equal,),) = connection.execute(

@@ -46,7 +46,6 @@ class Case(NamedTuple):
 
 CASES = {
     "tables of another owner": Case(READS, {}, "publication", "WT-2109", "sql"),
-    "all tables, of another owner": Case(READS, {AUTOCREATE: "all_tables"}, "publication", "WT-2109", "sql"),
     "a table that may not be read": Case(
         READS + "CREATE SCHEMA s; CREATE TABLE s.u (id int PRIMARY KEY); CREATE PUBLICATION {name} FOR TABLE t, s.u",
         {}, "rows", "WT-2011", "sql",
@@ -67,17 +66,10 @@ CASES = {
         {AUTOCREATE: "disabled", **MATCH}, "publication", "WT-2106", "sql",
     ),
     "no table matches": Case("", NO_MATCH, "captured tables", "WT-2116", MATCH),
-    "no table of all matches": Case(
-        "", {AUTOCREATE: "all_tables", **NO_MATCH}, "captured tables", "WT-2116", MATCH
-    ),
-    "no published table matches": Case(
-        "CREATE PUBLICATION {name} FOR ALL TABLES", {AUTOCREATE: "disabled", **NO_MATCH}, "captured tables", "WT-2116", MATCH,
-    ),
     "no table matches for wal2json": Case(
         "", {"plugin.name": "wal2json", **NO_MATCH}, "captured tables", "WT-2116", MATCH
     ),
     "no signal table": Case(OWNS, {SIGNAL_TABLE: "public.signals"}, "signal table", "WT-2115", "sql"),
-    "no schema of a signal table": Case(OWNS, {SIGNAL_TABLE: "ops.signals"}, "signal table", "WT-2115", "sql"),
     "a signal table that may not be written": Case(
         OWNS + "CREATE TABLE signals (id text PRIMARY KEY, type text, data text);"
         "CREATE PUBLICATION {name} FOR TABLE t, signals",

@@ -76,24 +76,6 @@ def fleet(database, tmp_path) -> Fleet:
 # --- a folder ----------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_run_read_again_and_stopped(fleet):
-    first = fleet.write("a")
-    (first.parent / "notes.toml").write_text("no = 'profile'\n")
-    with fleet.process("run --all all") as process:
-        fleet.has("a", 1)
-        fleet.write("b")
-        process.send_signal(signal.SIGHUP)
-        fleet.has("b", 1)
-        first.unlink()
-        process.send_signal(signal.SIGHUP)
-        fleet.says_that("a.toml is gone")
-        fleet.database.execute("INSERT INTO b VALUES (2)")
-        fleet.has("b", 1, 2)
-        process.terminate()
-        assert process.wait(120) == 0
-    assert fleet.ids("a") == [1]
-
-
 def test_one_that_is_killed_starts_again_and_one_that_is_faulty_waits(fleet):
     fleet.write("a")
     fleet.write("b", **{"no.such.property": 1})
@@ -117,21 +99,31 @@ def test_it_ends_when_all_are_done(fleet):
     assert fleet.ids("a") == fleet.ids("b") == [1]
 
 
-def test_those_of_a_folder_take_theirs_and_start_over_where_they_must(fleet):
-    fleet.write("a")
-    with fleet.process("run --all all --log-file all.log") as process:
-        fleet.says_that("streaming", "all.log")
+def test_a_folder_is_run_read_again_and_stopped(fleet):
+    """Its profiles are taken as they are then, in a new process where they must."""
+    first, log = fleet.write("a"), "all.log"
+    (first.parent / "notes.toml").write_text("no = 'profile'\n")
+    with fleet.process(f"run --all all --log-file {log}") as process:
+        fleet.says_that("streaming", log)
         fleet.write("a", **{"heartbeat.interval.ms": 60000})
         process.send_signal(signal.SIGHUP)
-        fleet.says_that("read again: heartbeat.interval.ms", "all.log")
-        assert sum("a.toml: process" in line["message"] for line in fleet.log("all.log")) == 1
+        fleet.says_that("read again: heartbeat.interval.ms", log)
+        assert sum("a.toml: process" in line["message"] for line in fleet.log(log)) == 1
         fleet.write("a", **{"max.batch.size": 5})
+        fleet.write("b")
         process.send_signal(signal.SIGHUP)
-        fleet.says_that("a.toml: process", "all.log", times=2)
+        fleet.says_that("a.toml: process", log, times=2)
         fleet.database.execute("INSERT INTO a VALUES (2)")
         fleet.has("a", 1, 2)
+        fleet.has("b", 1)
+        first.unlink()
+        process.send_signal(signal.SIGHUP)
+        fleet.says_that("a.toml is gone", log)
+        fleet.database.execute("INSERT INTO b VALUES (2)")
+        fleet.has("b", 1, 2)
         process.terminate()
         assert process.wait(120) == 0
+    assert fleet.ids("a") == [1, 2]
 
 
 # --- one pipeline --------------------------------------------------------------------------------------
