@@ -12,7 +12,7 @@ from tests.harness.servers.postgres import Cluster
 
 from waltap.base.redaction import HIDDEN
 from waltap.config.layers import read_debezium
-from waltap.errors import ConfigurationError, ConnectionLost, StopRequested
+from waltap.errors import ConfigurationError, StopRequested
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host
 from waltap.ports.source.password import (
@@ -136,18 +136,6 @@ def codes(run: Run) -> set[str]:
     return {error.code for error, _ in run.notices.failures}
 
 
-def test_a_password_that_was_never_right_is_reported_at_the_start(private_server, tmp_path):
-    role_with(private_server, "r1ght-pw")
-    only_by_password(private_server)
-    database = private_server.create_database("never_right")
-    for command, code in (("echo wr0ng-pw", "WT-2032"), ("no-such-program-of-ours", "WT-2029")):
-        settings = {"database.user": ROLE, "database.password.command": command}
-        with pytest.raises(ConnectionLost) as caught:
-            PipelineRig(database, tmp_path, settings).run()
-        assert caught.value.code == code
-        assert "database.password.command" in caught.value.advice() or code == "WT-2032"
-
-
 def test_a_command_is_one_and_is_meant_alone():
     given = {"connector.class": "postgres", "topic.prefix": "t", "database.dbname": "d"}
     given["waltap.sink.type"] = "null"
@@ -161,21 +149,6 @@ def test_a_command_is_one_and_is_meant_alone():
     ):
         with pytest.raises(ConfigurationError, match=reported):
             examine(read_debezium({**given, **more}), Host())
-
-
-def test_the_factory_of_a_debezium_file_is_the_plugins_where_there_is_one():
-    given = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "topic.prefix": "t",
-        "database.dbname": "d",
-        "waltap.sink.type": "null",
-        "database.connection.factory.class": "com.example.IamConnectionFactory",
-    }
-    with pytest.raises(ConfigurationError, match="choose_password"):
-        examine(read_debezium(given), Host())
-    host = Host()
-    host.register(Tokens("x"), "tokens")
-    assert examine(read_debezium(given), host).profile
 
 
 # --- what becomes of a command that gives the password: its output, its failures, and what is ---------

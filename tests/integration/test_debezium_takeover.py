@@ -17,13 +17,9 @@ from tests.hunt.takeover import SETUP, Handovers, play
 from waltap.cli.commands.offsets import export_to, import_from
 from waltap.config.layers import load
 from waltap.config.resolve import resolve
-from waltap.errors import OffsetError
 from waltap.pipeline import Engine
 from waltap.plugins.host import Host
 from waltap.services.debezium_offsets import (
-    DebeziumOffsetMissing,
-    DebeziumOffsetsUnreadable,
-    DebeziumOffsetUnusable,
     DebeziumStillReads,
     java_map,
     parse_java_map,
@@ -147,38 +143,6 @@ def test_a_file_of_a_worker_that_asks_for_exactly_once_needs_no_brokers(database
         assert not done()
         shop.says("offsets", *words, "--yes")
         assert done()
-
-
-def test_what_cannot_be_taken_over_is_refused_and_nothing_is_stored(shop):
-    here = {"lsn": shop.now()}
-    ahead = {"lsn": shop.now() + (1 << 40), "lsn_commit": shop.now() + (1 << 40)}
-    elsewhere, second = (b'["shop-connector",{"server":"other"}]', b'["second",{"server":"shop"}]')
-    refusals: list[tuple[dict[bytes, dict[str, object]], type[OffsetError], str]] = [
-        ({KEY: ahead}, OffsetError, "after the end of the server"),
-        ({KEY: {"sourceOffset": 3}}, DebeziumOffsetUnusable, "no lsn"),
-        ({elsewhere: here}, DebeziumOffsetMissing, "shop-connector with topic.prefix other"),
-        ({KEY: here, second: here}, DebeziumOffsetMissing, "--connector"),
-        ({}, DebeziumOffsetMissing, "no offset of a connector"),
-    ]
-    for entries, error, words in refusals:
-        with pytest.raises(error, match=words):
-            shop.imported(entries)
-    assert not list(shop.folder.rglob("offset.json"))
-    shop.imported({KEY: here, second: here}, "second")
-    assert list(shop.folder.rglob("offset.json"))
-
-
-def test_a_place_that_holds_no_offsets_is_reported(shop):
-    bad = shop.folder / "bad.dat"
-    bad.write_bytes(b"\xac\xed\x00\x05sr\x00\x13java.util.ArrayList")
-    for place, words in (
-        (bad, "another class than java.util.HashMap"),
-        (shop.folder / "nowhere.dat", "is not there"),
-        ("redis://h:1/x", "no plugin that is installed reads redis://"),
-    ):
-        with pytest.raises(DebeziumOffsetsUnreadable, match=words):
-            import_from(str(shop.file), str(place), yes=True)
-        assert words
 
 
 def test_a_slot_that_is_being_read_is_refused(shop):

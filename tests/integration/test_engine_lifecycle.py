@@ -1,9 +1,7 @@
 """How runs begin and end on a real server, and what they leave there."""
 
 import contextlib
-import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from tests.harness.command import Command
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
 from waltap.changes.transactions.transaction import Batch, Heartbeat
-from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
 
 pytestmark = pytest.mark.pipeline(
@@ -49,22 +46,6 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(pipelin
     assert seen[0] is False
 
 
-def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline):
-    pipeline.run(**{"snapshot.mode": "initial_only"})
-    assert (pipeline.folder / "ready").exists()
-    assert pipeline.destination.ids("t") == [1]
-    assert pipeline.database.slots() == {}
-    assert publications(pipeline) == {}
-    pipeline.run(**{"snapshot.mode": "initial_only"})
-    assert pipeline.destination.ids("t") == [1]
-
-
-def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):
-    pipeline.run(limits=Limits(max_records=1))
-    assert pipeline.destination.ids("t") == [1]
-    assert not (pipeline.folder / "ready").exists()
-
-
 # --- slots and publications of a run -------------------------------------------------------------------
 
 
@@ -86,16 +67,6 @@ def test_a_temporary_slot_and_its_publication_go_with_the_run(pipeline, fails):
     until(lambda: pipeline.database.slots() == {}, "the slot to go")
     assert publications(pipeline) == {}
     assert fails or pipeline.offset() is None
-
-
-def test_a_slot_dropped_on_stop_takes_the_offset_with_it(pipeline, database):
-    """The next start reads the tables again; nothing is passed over in silence."""
-    settings = {"slot.drop.on.stop": "true", "publication.drop.on.stop": "true"}
-    pipeline.catch_up(**settings)
-    assert (database.slots(), publications(pipeline), pipeline.offset()) == ({}, {}, None)
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up(**settings)
-    assert pipeline.destination.ids("t", "r") == [1, 1, 2]
 
 
 def test_a_slot_dropped_on_stop_takes_the_offset_though_its_publication_stays(
@@ -151,43 +122,7 @@ def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline, d
     assert pipeline.destination.ids("u", "c") == [6]
 
 
-@pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
-def test_a_publication_of_more_than_is_captured_is_used_as_it_is(pipeline, database, what):
-    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
-    database.execute(f"CREATE PUBLICATION {pipeline.slot} {what}")
-    settings = {"table.include.list": r"public\.t"}
-    pipeline.catch_up(**settings)
-    database.execute("INSERT INTO other VALUES (1); INSERT INTO t VALUES (2)")
-    pipeline.catch_up(**settings)
-    assert [e.table for e in pipeline.destination.events] == ["public.t", "public.t"]
-    assert publications(pipeline) == {pipeline.slot: ["other", "t"]}
-
-
 # --- ends ---------------------------------------------------------------------------------------------
-
-
-def test_a_signal_in_a_busy_stream_ends_it_with_everything_written_confirmed(pipeline):
-    """SIGTERM; SIGINT: test_waiting_ends.py. Flushes are far apart: only the end itself can have stored and confirmed what was written."""
-    database, folder = pipeline.database, pipeline.folder
-    process = run_command(pipeline, **{"offset.flush.interval.ms": 3_600_000})
-    try:
-        until((folder / "ready").exists, "the ready file")
-        database.execute("INSERT INTO t SELECT generate_series(2, 20000)")
-        until(lambda: len(lines(folder)) > 20, "records")
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, errors
-    written = len(lines(folder))
-    offset = pipeline.offset()
-    assert pipeline.slot_lsns()[0] == offset.sole.position.end_lsn
-    done = run_command(pipeline, "--until-idle", "0.1")
-    _, errors = done.communicate(timeout=120)
-    assert done.returncode == 0, errors
-    ids = [json.loads(line)["value"]["after"]["id"] for line in lines(folder)]
-    assert len(ids) > written or written == 20_000
-    assert ids == list(range(1, 20_001))
 
 
 def lines(folder: Path) -> list[str]:
@@ -225,32 +160,6 @@ def test_a_pipeline_runs_in_one_process_at_a_time(pipeline, database):
 def beats(pipeline: PipelineRig) -> int:
     parts = [part for batch in pipeline.destination.batches for part in batch.parts]
     return sum(isinstance(part, Heartbeat) for part in parts)
-
-
-def test_heartbeats_and_their_query_wait_for_no_event(pipeline, database):
-    database.execute("CREATE TABLE beats (at timestamptz PRIMARY KEY)")
-    settings = {
-        "snapshot.mode": "no_data",
-        "table.include.list": "public.t",
-        "heartbeat.interval.ms": 20,
-        "heartbeat.action.query": "INSERT INTO beats VALUES (clock_timestamp())",
-    }
-    for _ in ("with a new slot", "with an offset that no event gave"):
-        before = beats(pipeline)
-        database.execute("TRUNCATE beats")
-        with pipeline.running(**settings) as run:
-            run.until(lambda: beats(pipeline) > before + 1, "heartbeats")
-            run.until(lambda: database.execute("SELECT count(*) FROM beats")[0][0], "their query")
-    assert pipeline.destination.events == []
-
-
-def test_one_heartbeat_follows_a_snapshot_whatever_the_period(pipeline):
-    """Also where nothing is streamed; else: the corpus heartbeat."""
-    pipeline.settings |= {"heartbeat.interval.ms": 3_600_000, "snapshot.mode": "initial_only"}
-    pipeline.catch_up()
-    assert beats(pipeline) == 1
-    kinds = [type(part) for batch in pipeline.destination.batches for part in batch.parts]
-    assert kinds[-1] is Heartbeat
 
 
 @pytest.mark.parametrize("around", ["{}", "BEGIN; {}; COMMIT"])

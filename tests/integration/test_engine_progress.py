@@ -43,3 +43,12 @@ def test_a_clean_stop_confirms_what_the_server_has_read(quiet, database):
     quiet.catch_up(**{"status.update.interval.ms": 600_000})
     assert quiet.destination.ids("quiet") == [1]
     until(lambda: quiet.slot_lsns()[0] >= goal, "the server to take what was confirmed last")
+
+
+def test_a_clean_stop_confirms_what_was_written(quiet, database):
+    """Flushes are far apart: only the end itself can have stored and confirmed it."""
+    with quiet.running(**{"offset.flush.interval.ms": 3_600_000}) as run:
+        database.execute("INSERT INTO quiet VALUES (1)")
+        run.until(lambda: quiet.destination.ids("quiet") == [1], "the row")
+    stored = quiet.offset().sole.position.end_lsn
+    until(lambda: quiet.slot_lsns()[0] >= stored, "the server to take what was confirmed last")

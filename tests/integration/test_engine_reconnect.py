@@ -12,7 +12,6 @@ from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster
 
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import ConnectionLost
 from waltap.plugins.hookspecs import hookimpl
 from waltap_sinks.changelog import ChangeLog
 
@@ -33,22 +32,6 @@ def terminate(pipeline: PipelineRig, role: str) -> None:
 def reconnected(run: Run, times: int = 1) -> bool:
     states = [state for state, _ in run.notices.states]
     return states.count("reconnecting") >= times and states[-1] == "streaming"
-
-
-def test_a_walsender_that_ends_is_replaced_and_nothing_is_lost(pipeline, database):
-    with pipeline.running() as run:
-        for turn in range(3):
-            database.execute(
-                f"INSERT INTO t SELECT g, 'x' FROM generate_series({turn * 100}, {turn * 100 + 49}) g"
-            )
-            terminate(pipeline, "replication")
-            database.execute(
-                f"INSERT INTO t SELECT g, 'x' FROM generate_series({turn * 100 + 50}, {turn * 100 + 99}) g"
-            )
-            run.until(lambda n=turn: reconnected(run, n + 1), "the new stream")
-        run.until(lambda: len(pipeline.destination.ids("t")) >= 300, "all rows")
-        assert all(isinstance(e, ConnectionLost) and again for e, again in run.notices.failures)
-    assert pipeline.destination.ids("t") == list(range(300))
 
 
 def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(pipeline, database):
@@ -78,7 +61,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
         @hookimpl
         def on_batch(self, batch: Batch) -> None:
             self.seen += batch.events
-            if self.seen > 20_000 and not cut.is_set():
+            if self.seen > 10_000 and not cut.is_set():
                 cut.set()
                 terminate(pipeline, "replication")
 
@@ -89,16 +72,16 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
         database.execute("INSERT INTO t VALUES (0, 'before')")
         database.execute(
             "SET logical_decoding_work_mem = '64kB';"
-            "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 60000) g"
+            "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 30000) g"
         )
         run.until(lambda: reconnected(run), "the new stream")
-        database.execute("INSERT INTO t VALUES (60001, 'after')")
+        database.execute("INSERT INTO t VALUES (30001, 'after')")
     pipeline.catch_up()
     ids = pipeline.destination.ids("t")
     if sink == "changelog":
         tables = ChangeLog(str(tmp_path / "log")).rows("public", "t")
         ids = [number for table in tables for number in table.column("id").to_pylist()]
-    assert ids == list(range(60_002))
+    assert ids == list(range(30_002))
 
 
 def test_a_dead_link_is_noticed_by_the_kernel(pipeline):

@@ -6,14 +6,12 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
-from tests.harness.moving_keys import TABLE, move_keys, same_in
+from tests.harness.meanwhile import in_background, meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Cluster, Database, Unavailable
 from tests.harness.servers.requirement import missing
@@ -192,29 +190,3 @@ def test_a_standby_that_was_killed_first_replays_what_it_sent(pair, tmp_path):
         pair.database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
     assert pipeline.destination.ids("t") == [1, 2]
-
-
-def test_a_table_has_its_rows_while_keys_move_beside_snapshots_on_a_standby(pair, tmp_path):
-    pair.database.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE moving")
-    pair.until_same()
-    target = tmp_path / "target.db"
-    settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
-    settings |= {"sink.type": "sql", "sink.url": f"sqlite:///{target}"}
-    pipeline = PipelineRig(pair.there, tmp_path, settings)
-    blocking = {"data-collections": ["public.moving"], "type": "blocking"}
-    portions = RoundPortions(150)
-    write = partial(move_keys, pair.database, portions)
-    with contextlib.ExitStack() as stack:
-        with meanwhile(pair.show_transactions):
-            run = stack.enter_context(pipeline.running())
-        with meanwhile(write, write, write):
-            for times in range(1, 13):
-                portions.add()
-                assert run.engine.signal("execute-snapshot", blocking).result(WAIT_S).accepted
-                run.until(
-                    lambda n=times: (
-                        [each[0] for each in run.notices.snapshots].count("completed") > n
-                    ),
-                    "the snapshot",
-                )
-        run.until(lambda: same_in(target, pair.database), "the last changes")

@@ -161,9 +161,7 @@ LACKING = {
     "USAGE of the schema": (
         "REVOKE USAGE ON SCHEMA sales FROM waltap", "WT-2011", 'GRANT USAGE ON SCHEMA "sales" TO "waltap"',
     ),
-    "SELECT of signals": ("REVOKE SELECT ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
     "INSERT of signals": ("REVOKE INSERT ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
-    "DELETE of signals": ("REVOKE DELETE ON sales.signals FROM waltap", "WT-2115", SIGNAL_GRANT),
 }  # fmt: skip
 """Each with what takes it away, the code of the error, and what gives it back; others: test_refusals.py."""
 

@@ -98,14 +98,12 @@ def rig(database, tmp_path, request, mode) -> Rig:
 
 
 ADDED = "INSERT INTO t VALUES (1, 'a')"
-FULL = "ALTER TABLE t REPLICA IDENTITY FULL"
 CHANGES = (
     (2, "INSERT INTO t VALUES (1, 'a'), (2, 'b')"), (0, "CREATE TABLE third (id int)"), (1, "UPDATE t SET v = 'e' WHERE id = 1")
 )  # fmt: skip
 LATER = (1, ADDED), (0, "CREATE TABLE another (id int)"), (1, "INSERT INTO t VALUES (2, 'd')")
 MADE_ANEW = {
     "with the same columns": ([*CHANGES, (0, f"DROP TABLE t;{TABLE}"), *LATER], 3, (2,)),
-    "with the identity FULL": ([(0, FULL), *CHANGES, (0, f"DROP TABLE t;{TABLE};{FULL}"), *LATER], 3, (2,)),
     "and filled in one transaction": ([(1, ADDED), (2, f"INSERT INTO other VALUES (1);DROP TABLE t;{TABLE};{ADDED}"), (1, "UPDATE t SET v = 'd'")], 1, (2,)),
     "and truncated first": ([(1, ADDED), (0, f"DROP TABLE t;{TABLE};TRUNCATE t"), (1, ADDED)], 1, (1, 2)),  # some plugins send the truncate
 }  # fmt: skip
@@ -141,20 +139,6 @@ def test_it_is_another_too_beside_an_open_transaction(rig, server, saved):
         second = rig.oid()
         rig.rows("INSERT INTO t VALUES (2, 'c')")
     assert rig.entries() == [(first, ("id",), 1), (second, ("id",), 2)]
-
-
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-@pytest.mark.parametrize("mode", ["live"], indirect=True)
-def test_a_key_that_was_dropped_is_gone(rig, identity):
-    """With lag it cannot always be known when that was: see test_relations_described.py."""
-    with rig.running():
-        rig.ddl(f"ALTER TABLE t REPLICA IDENTITY {identity}")
-        rig.rows("INSERT INTO t VALUES (1, 'a')")
-        rig.ddl("ALTER TABLE t DROP CONSTRAINT t_pkey")
-        rig.rows("INSERT INTO t VALUES (1, 'b')")
-        rig.ddl("ALTER TABLE t ADD PRIMARY KEY (v)")
-        rig.rows("INSERT INTO t VALUES (1, 'c')")
-    assert [entry[1] for entry in rig.entries()] == [("id",), (), ("v",)]
 
 
 @pytest.mark.parametrize("mode", ["live"], indirect=True)

@@ -4,7 +4,6 @@ import contextlib
 import sqlite3
 
 import pytest
-from tests.harness.lake import Lake
 from tests.harness.pipeline import PipelineRig, until
 
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
@@ -42,26 +41,6 @@ def test_changes_come_in_every_form(pipeline, options):
     pipeline.catch_up()
     ops = [event.op for event in pipeline.destination.of("t")]
     assert ops == ["r", *["c"] * 391, "u", "d", "c"]
-
-
-def test_a_key_whose_delete_was_left_out_by_its_origin_stands_once(
-    newest_database, tmp_path, spark
-):
-    database, lake = newest_database, Lake(newest_database, tmp_path, spark)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    lake.follow()
-    lake.say_more('"pgoutput.origin" = "none"\n')
-    with database.connect() as connection:
-        connection.execute(f"SELECT pg_replication_origin_create('{database.name}')")
-        connection.execute(f"SELECT pg_replication_origin_session_setup('{database.name}')")
-        connection.execute("DELETE FROM t WHERE id = 2")
-        connection.execute("SELECT pg_replication_origin_session_reset()")
-        connection.execute(f"SELECT pg_replication_origin_drop('{database.name}')")
-    for key in (2, 3):
-        database.execute(f"INSERT INTO t VALUES ({key})")
-        lake.run()
-    rows = lake.apply().current("public.t").select("id").collect()
-    assert sorted(row["id"] for row in rows) == [1, 2, 3]
 
 
 def test_a_snapshot_outlasts_the_limit_of_a_transaction(pipeline):

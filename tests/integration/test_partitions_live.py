@@ -18,8 +18,6 @@ pytestmark = pytest.mark.pipeline(
     ("root", "mode", "before"),
     [
         pytest.param(True, "all_tables", "", id="root, all tables"),
-        pytest.param(True, "filtered", "", id="root"),
-        pytest.param(False, "all_tables", "", id="partitions, all tables"),
         pytest.param(False, "filtered", "", id="partitions"),
         pytest.param(
             False, "filtered", "CREATE PUBLICATION {} FOR TABLE m1, m2", id="without root"

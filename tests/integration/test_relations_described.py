@@ -234,29 +234,6 @@ def test_a_dropped_key_does_not_outlive_the_lag(database, tmp_path, plugin):
     assert rig.keys("t") == [("c", {"id": 1}), ("c", None), ("c", None)]
 
 
-TABLES = 40
-
-
-def test_a_table_made_and_filled_in_one_transaction_is_described_as_it_made_it(
-    database, tmp_path, decoder
-):
-    """The server decodes a transaction as soon as its commit is written, which is before others see
-    what it did; nothing pauses between the transactions here."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    rig = Lines(database, tmp_path, **{"publication.autocreate.mode": "all_tables"}, **decoder)
-    with rig.running() as run, database.connect(autocommit=True) as connection:
-        for n in range(TABLES):
-            full = f"ALTER TABLE m{n} REPLICA IDENTITY FULL;" if n % 2 else ""
-            connection.execute(
-                f"BEGIN; CREATE TABLE m{n} (id int PRIMARY KEY, v text NOT NULL DEFAULT 'd', w int);"
-                f"{full} INSERT INTO m{n} VALUES (1, 'a'); COMMIT".encode()
-            )
-        run.until(lambda: f"x.public.m{TABLES - 1}" in rig.out.read_text(), "the last table")
-    for n in range(TABLES):
-        assert rig.keys(f"m{n}") == [("c", {"id": 1})], n
-        assert rig.required(f"m{n}") == [["id", "v"]], n
-
-
 def await_sent(database: Database, slot: str) -> None:
     """Wait until the server has sent what is in the WAL by now."""
     ((lsn,),) = database.execute("SELECT pg_switch_wal()::text")

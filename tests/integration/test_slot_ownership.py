@@ -2,7 +2,6 @@
 `doctor` and `status` say of slots, also beside pipelines that start and run."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import waltap as package
 from waltap.changes.transactions.position import Position
 from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.build import PipelineStages
 from waltap.pipeline.engine.preflight import orphan_slots
 from waltap.ports.offsets.offset import Offset, PartitionOffset
@@ -73,22 +71,6 @@ def test_the_current_directory_changes_nothing(shop, database, tmp_path, monkeyp
     database.execute("INSERT INTO t VALUES (4)")
     batches = list(package.stream(path, limits=package.Limits(until_idle=0.2)))
     assert sum(batch.events for batch in batches) == 1
-
-
-def test_the_same_profile_in_another_folder_does_not_take_the_slot(shop, database, tmp_path):
-    shop.run()
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    shutil.copy(shop.path, copy)
-    before = database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots")
-    database.execute("INSERT INTO t VALUES (3)")
-    refused = run(copy / shop.path.name, copy)
-    assert refused.returncode == 1
-    assert "WT-2112" in refused.stderr
-    assert database.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots") == before
-    assert [child.name for child in copy.iterdir()] == [shop.path.name]
-    shop.run()  # the first goes on without a gap
-    assert shop.operations()[2:] == [("c", 3)]
 
 
 def test_a_start_that_is_killed_after_it_made_the_slot_recovers_by_itself(shop, database):
@@ -254,25 +236,3 @@ def test_a_pipeline_that_starts_while_slots_are_listed_has_no_orphan(pipeline, o
 
 def unreadable_elements(pipeline: PipelineRig) -> bool:
     return pipeline.database.slots().get(pipeline.slot) is False
-
-
-def test_a_slot_that_was_made_just_now_is_no_orphan(pipeline, other, monkeypatch):
-    """The slot is there, the offset that names it is not stored yet."""
-    made, release, store, (host, _) = Event(), Event(), SinkWriter.store, pipeline.host()
-
-    def held(delivery: SinkWriter, *arguments: Any) -> None:
-        made.set()
-        assert release.wait(WAIT_S)
-        store(delivery, *arguments)
-
-    monkeypatch.setattr(SinkWriter, "store", held)
-    with (
-        connected(pipeline.profile(host), host) as (connector, stages),
-        other.running(ready=False) as run,
-    ):
-        try:
-            run.until(lambda: made.is_set() and unreadable_elements(other), "the slot")
-            assert orphans(connector, stages) == []
-        finally:
-            release.set()
-        monkeypatch.setattr(SinkWriter, "store", store)

@@ -16,7 +16,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
 
 from waltap.pipeline.runtime.leadership import LeaseLost
-from waltap.pipeline.runtime.lock import PipelineRunning, StateFolderGone
+from waltap.pipeline.runtime.lock import StateFolderGone
 from waltap_postgres.replication.slot import ReplicationSlot, SlotAdmin
 
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 60_000}
@@ -140,19 +140,6 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair):
     assert [3 in each.ids("t") for each in both].count(True) == 1
 
 
-def test_doctor_of_a_standby_elsewhere_names_who_has_the_lease(pair):
-    """Where locks of the shared folder are not seen, the server reports the lease."""
-    pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
-    with pair.first.running():
-        reported = " ".join(pair.second.command("doctor").stdout.split())
-        assert "waltap lease of" in reported
-        assert "a run here waits as a standby" in reported
-        assert "replication slot" not in pair.second.doctor()
-        alone = pair.second.doctor(**{"waltap.standby": False})["replication slot"]
-        assert "waltap lease of" not in alone.found
-        assert "(waltap" in alone.found  # who reads the slot
-
-
 def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair):
     pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
 
@@ -165,18 +152,6 @@ def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair):
     with pair.first.running(**{"status.update.interval.ms": 1}), meanwhile(insert):
         found = [pair.second.doctor() for _ in range(10)]
     assert {each.verdict for checks in found for each in checks.values()} == {"warning"}
-
-
-def test_a_stop_ends_the_wait(pair):
-    with pair.running() as (_, second):
-        second.stop()
-        assert second.engine.state == "stopped"
-    assert pair.second.destination.events == []
-
-
-def test_without_the_property_a_second_process_is_refused(pair):
-    with pair.first.running(), pytest.raises(PipelineRunning):
-        pair.second.catch_up(**{"waltap.standby": False})
 
 
 def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair):

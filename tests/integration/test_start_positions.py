@@ -29,7 +29,6 @@ from waltap_postgres.errors import (
     ServerRestored,
     SlotActive,
     SlotMissing,
-    SlotUnfit,
 )
 from waltap_postgres.replication.publication import PublicationPlan
 
@@ -114,15 +113,6 @@ def test_a_slot_that_is_believed_is_gone_on_from(behind):
     assert behind.destination.ids("t") == [1, 3]
 
 
-def test_a_slot_that_is_before_the_offset_gives_no_row_twice(behind):
-    """As after a crash of the server, which forgets what was confirmed since its last checkpoint."""
-    ((lsn,),) = behind.database.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
-    change_offset(behind, position=Position(int(lsn)))  # row 2 counts as delivered
-    assert behind.slot_lsns()[0] < int(lsn)
-    behind.deliver("INSERT INTO t VALUES (3)")
-    assert behind.destination.ids("t") == [1, 3]
-
-
 def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
     pipeline, database
 ):
@@ -148,15 +138,6 @@ def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_los
 
 
 # --- slots of others -------------------------------------------------------------------------------------
-
-
-def test_a_pipeline_whose_decoder_changed_is_reported_both_ways_out(behind):
-    with pytest.raises(
-        SlotUnfit, match=r"restore database.*plugin.name.*lose the.*offsets clear FILE"
-    ):
-        behind.catch_up(**{"plugin.name": "wal2json"})
-    behind.catch_up()
-    assert behind.destination.ids("t", "c") == [1, 2]
 
 
 def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
@@ -246,35 +227,6 @@ def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
 # --- publications ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["clear", "when_needed after the drop"])
-def test_a_publication_dropped_under_a_slot(behind, way):
-    """The way out that the error names works, and loses no row's state."""
-    database = behind.database
-    behind.catch_up()
-    database.execute(f"DROP PUBLICATION {behind.slot}")
-    database.execute("INSERT INTO t VALUES (3)")
-    with pytest.raises(PublicationGone):
-        behind.catch_up()
-    database.execute(f"CREATE PUBLICATION {behind.slot} FOR ALL TABLES")  # which does not help
-    for _ in range(2):
-        with pytest.raises(PublicationGone, match=r"slot drop FILE.*offsets clear FILE.*Lost are"):
-            behind.catch_up()
-    commands = [("slot", "drop"), ("offsets", "clear")][: 2 if way == "clear" else 1]
-    for words in commands:
-        done = behind.command(*words, "--yes")
-        assert done.returncode == 0, done.stdout + done.stderr
-    behind.catch_up(**({} if way == "clear" else WHEN_NEEDED))
-    behind.deliver("INSERT INTO t VALUES (4)")
-    assert behind.destination.ids("t") == [1, 2, 1, 2, 3, 4]
-
-
-def test_a_profile_that_names_another_publication_is_reported_to_name_it_again(behind):
-    with pytest.raises(PublicationGone, match=r"from while there was none.*publication\.name"):
-        behind.catch_up(**{"publication.name": f"{behind.slot}_2"})
-    behind.catch_up()
-    assert behind.destination.ids("t", "c") == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("when", "libpq"),
     [("down", {}), ("streaming", {}), ("streaming", {"driver.gssencmode": "prefer"})],
@@ -327,9 +279,7 @@ def test_a_start_that_waits_for_its_slot_judges_the_publication_afterwards(behin
     assert run.notices.failures == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "remade"), [("disabled", False), ("filtered", True), ("all_tables", False)]
-)
+@pytest.mark.parametrize(("mode", "remade"), [("disabled", False), ("filtered", True)])
 def test_an_adopted_slot_that_cannot_be_read_is_refused_before_a_snapshot(pipeline, mode, remade):
     """As a connector of Debezium leaves it: the slot, no offset of ours, and the publication gone."""
     database, publication = pipeline.database, f"CREATE PUBLICATION {pipeline.slot} FOR TABLE t"
@@ -429,11 +379,10 @@ def test_a_replica_identity_that_is_set_needs_no_lock(pipeline):
 
 
 class CopiedServer:
-    """A server whose disk can be put back to a copy of it; of a base backup, which has no slots."""
+    """A server whose disk can be put back to a copy of it."""
 
-    def __init__(self, server: Cluster, *, slots: bool = True) -> None:
+    def __init__(self, server: Cluster) -> None:
         self.server, self._data, self._copy = server, server.folder / "data", server.folder / "copy"
-        self._slots = slots
 
     def copy(self) -> None:
         self.server.stop()
@@ -446,32 +395,9 @@ class CopiedServer:
         for each in self._data.iterdir():
             shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
         shutil.copytree(self._copy, self._data, dirs_exist_ok=True)
-        for each in () if self._slots else (self._data / "pg_replslot").iterdir():
-            shutil.rmtree(each)
         for each in (self._data, *self._data.rglob("*")):
             shutil.chown(each, owner.st_uid, owner.st_gid)
         self.server.start()
-
-
-def test_a_server_restored_from_a_base_backup(private_server, tmp_path):
-    database = private_server.create_database("shop")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    pipeline = PipelineRig(database, tmp_path)
-    pipeline.catch_up()
-    copied = CopiedServer(private_server, slots=False)
-    copied.copy()
-    pipeline.deliver("INSERT INTO t SELECT generate_series(2, 20000)")
-    copied.put_back()
-    with pytest.raises(PositionAhead, match=r"run FILE --set snapshot\.mode=when_needed"):
-        pipeline.run()
-    with pytest.raises(PositionAhead, match=r"waltap repair FILE` cannot"):
-        pipeline.repair()
-    reported = pipeline.doctor()
-    assert reported["start"].error.code == "WT-6103"
-    assert "repair FILE` reads" not in reported["gaps"].remedy
-    pipeline.catch_up(**WHEN_NEEDED)
-    pipeline.deliver("INSERT INTO t VALUES (30000)")
-    assert pipeline.destination.ids("t")[-1] == 30000
 
 
 @pytest.fixture
@@ -516,12 +442,6 @@ def test_a_server_put_back_to_a_copy_is_seen_after_its_wal_passed_the_offset(put
     put_back.deliver("INSERT INTO t VALUES (30000)")
     rows = {number for (number,) in put_back.database.execute("SELECT id FROM t")}
     assert rows <= set(put_back.destination.ids("t"))
-
-
-def test_the_offset_is_believed_where_the_slot_was_put_back_alone(put_back):
-    put_back.catch_up(**{"offset.mismatch.strategy": "trust_offset"})
-    put_back.deliver("INSERT INTO t VALUES (30000)")
-    assert put_back.destination.ids("t")[-1] == 30000
 
 
 @pytest.mark.parametrize("sinks", ["one", "one two"])

@@ -267,17 +267,6 @@ def test_a_stream_that_passes_nothing_is_made_anew(pipeline, database, proxy, tl
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the next row")
 
 
-def test_a_network_that_passes_nothing_is_waited_for(pipeline, database, proxy):
-    """New connections are swallowed, too, until it works again."""
-    with pipeline.running(**SHORT, **through(proxy)) as run:
-        proxy.swallow(all_of_them=True)
-        database.execute("INSERT INTO t VALUES (1)")
-        with reconnecting(run):
-            pass
-        proxy.pass_again()
-        run.until(lambda: pipeline.destination.ids("t") == [1], "the row", within=180)
-
-
 def test_a_quiet_stream_is_no_dead_link(pipeline, monkeypatch):
     """The server answers when it is asked: for several timeouts nothing happens, and nothing breaks."""
     silent: list[ReplicationStream] = []

@@ -126,23 +126,6 @@ def test_a_full_queue_holds_nobody_up_and_what_it_lacks_is_counted(receiver, cap
     assert [r.error_code for r in caplog.records if r.levelno == logging.WARNING] == ["WT-4201"]
 
 
-def test_an_outage_is_reported_once_and_ends_with_what_was_lost(late, caplog):
-    caplog.set_level(logging.INFO, logger="waltap")
-    sent = channel(late, max_retries=0)
-    for number in range(4):
-        sent.send(numbered(number))
-    until(lambda: sent.lost == 4, "the tries")
-    late.start()
-    sent.send(numbered(4))
-    until(lambda: late.taken, "the first notification behind the outage")
-    with pytest.raises(WebhookDown):
-        sent.close()
-    reported = [r.getMessage() for r in caplog.records if r.name.startswith("waltap")]
-    assert ["does not take" in line for line in reported] == [True, False]
-    assert reported[1].endswith("takes notifications again; 4 were lost")
-    assert "hidden-7" not in "".join(reported)
-
-
 def test_close_does_not_wait_for_an_address_that_hangs(receiver, monkeypatch):
     monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 0.05)
     receiver.hold.clear()
