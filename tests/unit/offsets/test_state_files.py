@@ -3,6 +3,7 @@
 tests/golden/state has the files as waltap wrote them on 2026-11-25; whoever changes a form reads these still."""
 
 import os
+import pickle
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -421,3 +422,13 @@ def test_the_page_of_the_state_folder_names_its_files():
     assert [
         name for name in sorted(names) if isinstance(name, str) and f"`{name}" not in page
     ] == []
+
+
+def test_a_store_goes_to_another_process(tmp_path):
+    """Tasks of Spark read by one."""
+    store = FileStore(str(tmp_path))
+    store.publish("one", b"first")
+    found: FileStore = pickle.loads(pickle.dumps(store))
+    assert found.read("one") == b"first"
+    found.publish("two", b"second")
+    assert store.read("two") == b"second"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness.simulated import raising
 
 from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
@@ -16,7 +17,7 @@ from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, TransactionPart
 from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
-from waltap.errors import SinkError
+from waltap.errors import OffsetError, SinkError
 from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import (
     PositionedBranch,
@@ -289,6 +290,23 @@ def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
     fan.write(batch)
     assert fan.flush() == {SOLE: batch.position}
     assert [sink.accepted for sink in sinks] == [None, None]
+
+
+@pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
+def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(monkeypatch, error):
+    rig, (part,) = Rig(), transactions(1)
+    rig.delivery.write([part])
+    if isinstance(error, SinkError):
+        rig.destination.before_flush = raising(error)
+    else:
+        monkeypatch.setattr(rig.store, "store", raising(error))
+    with pytest.raises(type(error)):
+        rig.delivery.flush()
+    assert rig.delivery.failed
+    assert rig.store.load() is None
+    assert rig.delivery.offset.sole.position == Position(0x10)
+    with pytest.raises(AssertionError):
+        rig.delivery.flush()
 
 
 def test_several_partitions_and_a_sink_of_one_are_refused_and_nothing_is_left(tmp_path):

@@ -10,15 +10,15 @@ import pytest
 from waltap_testing.simulation import SimulatedPipeline
 
 HOUR = 3600.0
-EVERY_S = 55
+EVERY_S = 29
 """Between two transactions: commits, polls and heartbeats meet in any order."""
-SETTLED = 3
+SETTLED = 2
 """Hours after which caches and buffers have what they ever need."""
 GROWTH = 4 * 1024
-"""Octets at most: two hours deliver 130 transactions, any object kept of each would be more."""
+"""Octets at most: one hour delivers 124 transactions, any object kept of each would be more."""
 
 
-@pytest.mark.parametrize("hours", [8, pytest.param(24, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.exhaustive)])
 def test_memory_and_files_are_flat(tmp_path, hours):
     pipeline = SimulatedPipeline(tmp_path / "state", **{"heartbeat.interval.ms": 30_000})
     source, clock = pipeline.source, pipeline.clock
