@@ -8,8 +8,6 @@ import logging
 import traceback
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.table import Table
 
 from waltap.base.cache import BoundedDict
@@ -89,15 +87,6 @@ def test_equal_code_is_compiled_once_and_keeps_its_own_names():
     assert (one(), two()) == (1, 2)
     assert one.__code__ is two.__code__
     assert len([name for name, _ in sources() if "test of sharing" in name]) == 1
-
-
-@given(st.lists(st.integers(0, 9)), st.integers(1, 5))
-def test_a_cache_never_exceeds_its_bound_and_has_the_newest(keys, most):
-    cache = BoundedDict[int, int](most)
-    for number, key in enumerate(keys):
-        cache[key] = number
-        assert len(cache) <= most
-        assert cache[key] == number
 
 
 def test_a_known_key_is_replaced_and_a_new_one_clears_a_full_cache():

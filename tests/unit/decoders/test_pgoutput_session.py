@@ -1,11 +1,15 @@
 """pgoutput over a session: options, relations and their versions, streams, what is left out."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from tests.harness import pgoutput_wire as wire
-from tests.harness.captures import pgoutput
+from tests.harness.captures import context, pgoutput, yboutput
 
-from waltap.changes.decode import Insert, RelationSeen, Skipped
+from waltap.changes.decode import Insert, Relation, RelationSeen, Skipped
 from waltap.errors import ConfigurationError, DecodeError
+from waltap_decoders.yboutput import YbOutput
 
 OID = 16384
 ID, V = ("id", 23, -1, True), ("v", 25, -1, False)
@@ -150,3 +154,40 @@ def test_a_row_that_is_left_out_is_not_split():
     decoder = pgoutput(captures=lambda _schema, _table: False)
     damaged = wire.insert(OID, ["1", "a"])[:9]
     assert isinstance(decoder.feed(frames(wire.begin(9), RELATION, damaged))[-1], Skipped)
+
+
+# --- yboutput, which adds an identity ------------------------------------------------------------
+
+
+def test_protocol_1_is_asked_for_and_nothing_else():
+    options = yboutput(version=150008).start_options()
+    assert options == {"proto_version": "1", "publication_names": '"p"'}
+
+
+COLUMNS = (("id", 23, -1, True), ("code", 23, -1, False), ("note", 25, -1, False))
+
+
+def described(relation: Relation) -> Relation:
+    """Play a catalogue in which every column is NOT NULL DEFAULT 1 and the key is (id, code)."""
+    columns = tuple(
+        msgspec.structs.replace(column, nullable=False, default="1") for column in relation.columns
+    )
+    return msgspec.structs.replace(relation, columns=columns, primary_key=("id", "code"))
+
+
+@pytest.mark.parametrize(
+    ("letter", "describe", "nullable"),
+    [
+        pytest.param("c", described, [False, False, True], id="change"),
+        pytest.param("d", described, [False, False, False], id="default"),
+        pytest.param("f", described, [False, False, False], id="full"),
+        pytest.param("c", None, [None, None, None], id="nobody who describes"),
+    ],
+)
+def test_columns_that_may_be_unsent_are_nullable_without_default(letter, describe, nullable):
+    """A column of the key never is, whether flagged on the wire or known from the catalogue."""
+    frames = [wire.begin(100), wire.relation(1, "public", "t", COLUMNS, letter)]
+    _, seen = YbOutput(replace(context(), describe=describe)).feed([(10, f) for f in frames])
+    columns = seen.relation.columns
+    assert [column.nullable for column in columns] == nullable
+    assert [column.default is None for column in columns] == [n is not False for n in nullable]

@@ -134,16 +134,6 @@ def test_rows_without_identity_are_counted_or_reported_as_unknown():
     assert (deleted.old, deleted.old_kind) == ((), OldTuple.NONE)
 
 
-def test_typmods_come_from_the_row_and_relations_stay_the_same():
-    insert = wire.insert(ID, V, info=INFO)
-    rows = protobuf(insert, UPDATE, DELETE, insert, catalogue=Catalogue(*WITH_VARCHAR))
-    assert len({id(row.relation) for row in rows}) == 1
-    assert [column.typmod for column in rows[0].relation.columns] == [-1, 14]
-    wider = wire.insert(ID, V, info=[INFO[0], wire.type_info("character varying(20)")])
-    rows = protobuf(insert, wider, catalogue=Catalogue(*WITH_VARCHAR))
-    assert rows[1].relation.columns[1].typmod == 24
-
-
 @pytest.mark.parametrize(
     ("oid", "modifier", "typmod"),
     [

@@ -8,7 +8,6 @@ from tests.harness.json_events import (
     BARE,
     COMMIT_TS,
     NOW,
-    Server,
     column,
     json_format,
     part,
@@ -96,20 +95,6 @@ def test_table_that_is_not_captured_gives_nothing():
         part(*changes), **{"table.include.list": r"public\.a", "skipped.operations": "none"}
     )
     assert [(v["op"], v["source"]["table"]) for v in values(found)] == [("t", "a")]
-
-
-def test_update_without_change_is_left_out_when_so_configured():
-    relation = table("f", "id int4 not null", "v text", "w text", identity="f")
-    s = Server()
-    s.update(relation, ("1", "x", "new"), ("1", "x", "old"))
-    s.update(relation, ("1", "y", "new"), ("1", "x", "new"))
-    assert len(render(*s.parts)) == 2
-    found = render(
-        *s.parts, **{"skip.messages.without.change": "true", "column.exclude.list": ".*w"}
-    )
-    assert [v["after"] for v in values(found)] == [{"id": 1, "v": "y"}]
-    without_old_row = part(Update(A, 0, ("1", "x")))
-    assert len(render(without_old_row, **{"skip.messages.without.change": "true"})) == 1
 
 
 def test_two_columns_with_one_adjusted_name_are_refused():

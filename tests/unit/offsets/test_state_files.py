@@ -260,17 +260,6 @@ def test_what_could_not_be_made_is_forgotten_unless_nobody_knows(path, error, *,
     assert OwnedObjects(path).all() == ([SLOT] if stays else [])
 
 
-def test_nothing_is_written_when_nothing_changes(path):
-    OwnedObjects(path).forget([SLOT])
-    assert not path.exists()
-    OwnedObjects(path).keep(SLOT)
-    before = path.stat().st_ino
-    again = OwnedObjects(path)
-    again.keep(SLOT)
-    again.forget([PUBLICATION])
-    assert path.stat().st_ino == before
-
-
 # --- the offset file: in which order it is replaced, what is refused, and its stored form ---------
 
 

@@ -109,17 +109,6 @@ class Rig:
         return offset.positions
 
 
-def test_nothing_is_stored_before_it_is_flushed():
-    rig, (part,) = Rig(), transactions(1)
-    rig.delivery.write([part])
-    assert rig.store.load() is None
-    assert rig.delivery.written.sole == Position(part.end_lsn)
-    assert rig.delivery.flush() == {SOLE: Position(part.end_lsn)}
-    assert rig.stored == {SOLE: Position(part.end_lsn)}
-    assert rig.delivery.offset.sole.previous_end_lsn == part.end_lsn
-    assert rig.delivery.flush() == {}
-
-
 def test_what_a_snapshot_saw_is_kept_until_the_stream_is_past_it():
     """A transaction that begins where the last one ended may still be one that the snapshot saw."""
     rig, parts = Rig(), transactions(2)

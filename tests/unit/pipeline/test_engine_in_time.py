@@ -117,16 +117,6 @@ def test_a_reconnect_shows_nothing_that_the_owner_holds_back_and_the_rest_once_i
 # --- flush and confirmation ------------------------------------------------------------------------
 
 
-def test_what_is_written_is_flushed_and_confirmed_within_the_interval(new):
-    pipeline = new(offset_flush_interval_ms=5000)
-    pipeline.source.insert(at=10.0)
-    pipeline.source.insert(at=12.0)
-    pipeline.run(stop_at=100.0)
-    first, *_ = pipeline.destination.flushes
-    assert 15.0 <= first <= 15.0 + POLL
-    assert pipeline.source.confirmed[0] == (first, pipeline.source.log[1].end_lsn)
-
-
 @pytest.mark.parametrize(
     "error", [SinkError("no room"), RuntimeError("a bug of the sink")], ids=repr
 )

@@ -164,15 +164,6 @@ def test_failures_and_tries_are_counted(pipeline):
     assert end.batch_retries == 3
 
 
-def test_what_is_gathered_is_queued(pipeline, tmp_path):
-    slow = SimulatedPipeline(tmp_path / "slow", **{"waltap.linger.ms": 30_000})
-    slow.source.insert(at=10.0, rows=4)
-    slow.source.insert(at=11.0, rows=3)
-    during, end = watched(slow, 20.0, stop_at=60.0)
-    assert (during.queued_events, during.events) == (7, 0)
-    assert (end.queued_events, end.events) == (0, 7)
-
-
 def test_what_transforms_leave_out_is_counted_by_their_names(tmp_path):
     filters = {spec.name: spec for spec in register_transforms()}
     inserts = TransformUse(filters["filter"], FilterProperties(operations=("c",)))
