@@ -17,7 +17,7 @@ from tests.unit.cli.test_json_output import every_command
 from waltap.cli import application as module
 
 COMMANDS = int(os.environ.get("WALTAP_FUZZ_COMMANDS", "300"))
-QUICK = 150
+QUICK = 92
 """Seeds that `make test` tries, two for each command."""
 
 LATER = [pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(QUICK, COMMANDS)]

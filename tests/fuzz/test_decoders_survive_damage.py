@@ -5,7 +5,7 @@ import os
 import pytest
 from tests.fuzz.decoders import SUBJECTS, run
 
-INPUTS = int(os.environ.get("WALTAP_FUZZ_INPUTS", "2000"))
+INPUTS = int(os.environ.get("WALTAP_FUZZ_INPUTS", "1000"))
 SEED = int(os.environ.get("WALTAP_FUZZ_SEED", "0"))
 SHARES = 4
 
