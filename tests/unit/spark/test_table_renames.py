@@ -44,30 +44,18 @@ RENAMED = tables(of("b", 1, former_names=("s.a",)))
 OLD_AND_A = tables(of("old", 1, former_names=("s.a",)), of("a", 9, former_names=("s.new",)))
 NOW_OLD = FormerOwner(oid=1, schema="s", table="old")
 SCRIPTS = {
-    "a table is renamed": (AZ, 1, [at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"]}),
-    "and goes on from the old name": (
+    "a table is renamed, and goes on from the old name": (
         AZ, 1, [at("a", 1), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["a1", "b1"]},
     ),
-    "twice, and back": (AZ, 1, [at("b", 1), at("a", 1)], {1: "a", 9: "z"}, {"s.a": ["b1", "a1"]}),
-    "a new table takes its name": (
-        AZ, 1, [at("b", 1), at("a", 2)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
-    ),
-    "which is reported before its rename is": (
+    "a new table takes its name, which is reported before its rename is": (
         AZ, 1, [at("a", 2), at("b", 1)], {1: "b", 9: "z"}, {"s.b": ["b1"], "s.a": ["a2"]},
     ),
     "a name is dropped and created again": (AZ, 1, [at("a", 2)], {1: "a", 9: "z"}, {"s.a": ["a2"]}),
-    "and the new one is renamed": (
-        AZ, 1, [at("a", 2), at("b", 2)], {1: "b", 9: "z"}, {"s.b": ["a2", "b2"]},
-    ),
     "two tables exchange their names": (
         AZ, 1, [at("z", 1), at("a", 9)], {1: "z", 9: "a"}, {"s.z": ["z1"], "s.a": ["a9"]},
     ),
     "the owner of a name that another takes is displaced": (
         AZ, 1, [at("z", 1)], {1: "z", 9: "z@9"}, {"s.z": ["z1"]},
-    ),
-    "names go round": (
-        AZ, 1, [at("tmp", 1), at("a", 9), at("z", 1)], {1: "z", 9: "a"},
-        {"s.z": ["tmp1", "z1"], "s.a": ["a9"]},
     ),
     "a number that is not known has its name": (AZ, 1, [at("b", 0)], {1: "a", 9: "z"}, {"s.b": ["b0"]}),
     "an entry without a number belongs to the name": (

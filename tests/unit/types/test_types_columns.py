@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.unit.types.columns import MOOD, column, data_type, mapping
+from tests.unit.types.columns import MOOD, column, mapping
 
 from waltap.changes.decode.relation import Column, DataType, TypeKind
 from waltap.changes.mapping.connect_schema import ConnectKind
@@ -201,24 +201,6 @@ def test_unknown_types_are_left_out_unless_asked_for(name):
 
 def user_type(name: str, oid: int, kind: TypeKind, **more: Any) -> DataType:
     return DataType(oid=oid, schema="public", name=name, kind=kind, **more)
-
-
-def test_domain_is_its_base_with_the_domains_modifier_and_no_default():
-    """An array of a domain is one of unknown elements."""
-    precision = {"base": data_type("numeric"), "base_typmod": ((9 << 16) | 2) + 4}
-    amount = user_type("amount", 60_000, TypeKind.DOMAIN, **precision)
-    price = user_type("price", 60_001, TypeKind.DOMAIN, base=amount, base_typmod=-1)
-    for domain in (amount, price):
-        found = mapping(domain, default="7.5", nullable=False)
-        assert dict(found.schema.parameters) == {"scale": "2", "connect.decimal.precision": "9"}
-        assert found.schema.default is None
-        assert found.to_json is not None
-        assert found.to_json("7.50") == '"Au4="'
-    posint = user_type("posint", 60_000, TypeKind.DOMAIN, base=data_type("int4"))
-    array = user_type("_posint", 60_001, TypeKind.ARRAY, element=posint)
-    assert TypeRegistry(installed_types()).column(column(array)) is None
-    found = mapping(array, options={"include_unknown_datatypes": True})
-    assert found.to_connect("{1,2}") == [b"1", b"2"]
 
 
 def test_column_without_catalogue_is_mapped_by_oid_once():
