@@ -6,7 +6,6 @@ from tests.hunt.column_histories import Mix, judged
 MIXES = {
     "DDL apart": (Mix(apart=1), 1, 40),
     "DDL apart, live": (Mix(apart=1, catch_up=1), 0, 20),
-    "mixed": (Mix(), 2, 80),
     "savepoints": (Mix(savepoint=0.15), 2, 80),
     "ids out of order": (Mix(early=0.1), 6, 100),
 }

@@ -76,8 +76,10 @@ def options_of(command: Any) -> set[str]:
 
 
 def said() -> Iterator[tuple[str, str]]:
-    """Return every text in our sources that may be shown: all but docstrings."""
+    """Return every text that may be shown, all but docstrings, in our sources that name a command."""
     for path in sources():
+        if "`waltap" not in path.read_text(encoding="utf-8"):
+            continue
         docstrings = {
             id(node.body[0].value)
             for node in nodes(path)
