@@ -435,3 +435,15 @@ def test_what_leaves_nothing_out_is_no_gap(old, tmp_path, publishes):
         old.run(*line.split(";"))
         run(pipeline)
         assert gaps.open() == [], line
+
+
+def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old, pipeline):
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    old.execute("CREATE PUBLICATION p FOR TABLE old, lost, signals")
+    pipeline.settings |= BY_HAND
+    run(pipeline)
+    old.execute(f"{TAKEN}; INSERT INTO lost VALUES (1)")
+    for _ in range(2):  # one gap, however often it starts
+        run(pipeline)
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    assert gap.tables == ("public.lost",)

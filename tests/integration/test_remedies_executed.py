@@ -13,17 +13,30 @@ import pytest
 from tests.harness.shop import Shop
 from tests.harness.sql import replica
 
+from waltap.config.layers import load
+from waltap.config.resolve import resolve
+from waltap.pipeline import Engine, Limits
+from waltap.plugins.host import Host
 from waltap_yugabyte.errors import ReadTimeRefused
+
+UNTIL_IDLE = Limits(until_idle=0.3)
 
 
 @pytest.fixture
-def shop(database, tmp_path) -> Shop:
+def shop(database, tmp_path, monkeypatch) -> Shop:
     """A pipeline whose slot and publication have the names that they get."""
+    monkeypatch.chdir(tmp_path)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     made = Shop(tmp_path, database)
     made.name = database.name
     del made.source["slot.name"], made.source["publication.name"]
     return made
+
+
+def run(shop: Shop, limits: Limits = UNTIL_IDLE, **settings: str) -> None:
+    """Run the pipeline in this process: what is printed is asked of the run that is refused."""
+    host = Host()
+    Engine(resolve(load(shop.path), host, overrides=settings), host, limits=limits).run()
 
 
 class Case(NamedTuple):
@@ -56,7 +69,7 @@ class Case(NamedTuple):
             shop.sink = replica(database, **self.sink)
             shop.source["schema.include.list"] = "public"
         if self.runs:
-            shop.run()
+            run(shop)
         named = {}
         if "{" in self.then:
             ((named["publication"],),) = database.execute(
@@ -83,7 +96,7 @@ def snapshot_cut(shop: Shop) -> None:
     """The first run ended in the middle of a table."""
     shop.source["snapshot.mode"] = "initial_only"
     shop.database.execute("INSERT INTO t SELECT generate_series(100, 30000)")
-    shop.run("--max-records", 5)
+    run(shop, Limits(max_records=5))
     shop.source["snapshot.mode"] = "no_data"
 
 
@@ -92,10 +105,10 @@ def older(kind: str) -> Callable[[Shop], None]:
 
     def acts(shop: Shop) -> None:
         shop.sink = {"type": kind, "path": "log"}
-        shop.run()
+        run(shop)
         shutil.copytree(shop.folder / "log", shop.folder / "copy")
         shop.database.execute("INSERT INTO t VALUES (9)")
-        shop.run()
+        run(shop)
         shutil.rmtree(shop.folder / "log")
         (shop.folder / "copy").rename(shop.folder / "log")
 
@@ -104,7 +117,7 @@ def older(kind: str) -> Callable[[Shop], None]:
 
 def log_gone(shop: Shop) -> None:
     shop.sink = {"type": "changelog", "path": "log"}
-    shop.run()
+    run(shop)
     shutil.rmtree(shop.folder / "log")
 
 
@@ -181,7 +194,7 @@ def test_what_is_printed_suffices(shop, case):
     said = printed(refused.stderr)
     assert refused.returncode != 0, said
     assert case.code in said
-    settings: list[str] = []
+    settings: dict[str, str] = {}
     for step in case.steps:
         found = re.search(step, said)
         assert found, (step, said)
@@ -191,12 +204,13 @@ def test_what_is_printed_suffices(shop, case):
             more = {"repair": "", "run": "--until-idle 0.3"}.get(line.split()[0], "--yes")
             shop.says(f"{line} {more}")
         elif re.match(r"[a-z._]+ ?=", text):
-            settings += ["--set", re.sub(' = "(.*)"', r"=\1", text)]
+            name, _, value = text.replace(" = ", "=").partition("=")
+            settings[name] = value.strip('"')
         elif text.startswith("/"):
             Path(text).unlink()
         else:
             shop.database.execute(text)
-    shop.run(*settings)
+    run(shop, **settings)
 
 
 def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop):
@@ -225,7 +239,7 @@ def test_a_key_that_the_target_cannot_hold(shop, place, step, left):
     """The rest of the tables goes on either way."""
     shop.database.execute("CREATE TABLE odd (k date PRIMARY KEY); INSERT INTO odd VALUES (now())")
     shop.sink = {"type": "sql", "url": place.url}
-    shop.run()
+    run(shop)
     shop.database.execute("INSERT INTO odd VALUES ('infinity'); INSERT INTO t VALUES (2)")
     said = printed(shop.waltap("run FILE --until-idle 0.3").stderr)
     assert "WT-5721" in said
@@ -238,7 +252,7 @@ def test_a_key_that_the_target_cannot_hold(shop, place, step, left):
         place.execute("DROP TABLE odd")
         assert "WT-5718" in printed(shop.waltap("run FILE --until-idle 0.3").stderr)
         shop.says("repair FILE")
-    shop.run()
+    run(shop)
     assert [len(place.execute(f"SELECT * FROM {table}")) for table in ("odd", "t")] == [left, 2]
 
 

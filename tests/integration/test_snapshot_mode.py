@@ -136,6 +136,15 @@ def test_an_interrupted_snapshot_ends_too(pipeline):
     assert mode.heard == [("before", ["a", "b", "c"]), ("after", False)]
 
 
+def test_a_mode_that_fails_behind_its_snapshot_changes_nothing(pipeline, caplog):
+    def after(_start: SnapshotStart, *, completed: bool) -> None:
+        raise ValueError("behind")
+
+    run_once(pipeline, Plugin(mine=Mine(pipeline.database, after=after)))
+    assert pipeline.destination.ids("a") == [1, 2, 3, 4, 5, 6]
+    assert "the snapshot mode failed behind its snapshot: ValueError: behind" in caplog.text
+
+
 def test_a_mode_refuses_its_snapshot_before_a_row_is_read(pipeline):
     class TooLarge(SnapshotError):
         code = "WT-4999"

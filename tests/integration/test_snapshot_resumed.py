@@ -252,6 +252,20 @@ def test_long_values_that_an_update_did_not_touch_arrive(world):
     world.assert_equal("c")
 
 
+@pytest.mark.parametrize("why", ["the sink", "initial_only"])
+def test_a_sink_or_a_mode_that_does_not_go_on_gets_the_snapshot_anew(world, why):
+    if why == "the sink":
+        world.pipeline.destination.resumes = False
+    else:
+        world.pipeline.settings["snapshot.mode"] = why
+    assert world.run("before write", 20)
+    created = world.database.slots() and world.pipeline.slot_lsns()[0]
+    (world.pipeline.run if why == "initial_only" else world.pipeline.catch_up)()
+    assert set(world.read("a").values()) == {1}, "what came before was not replaced"
+    assert why != "the sink" or world.offset().sole.slot_created_lsn > created
+    world.assert_equal()
+
+
 @both("changelog")
 def test_a_log_that_lost_what_the_offset_counts_on_is_refused(world):
     assert world.run("after flush", PIECES + 20)
