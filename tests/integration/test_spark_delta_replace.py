@@ -295,7 +295,7 @@ def test_small_files_are_joined_and_a_stream_reads_each_change_once(rig, tmp_pat
     left(rig, 2)
     target = rig.target(LEFT, "changes")
 
-    for number in range(3, 9):
+    for number in range(3, 7):
         rig.insert(LEFT, [str(number), "1", None])
         if number == 5:
             streamed(rig, target, tmp_path)
@@ -303,7 +303,7 @@ def test_small_files_are_joined_and_a_stream_reads_each_change_once(rig, tmp_pat
     rig.check(LEFT)
     for each in rig.output.table("left").stored_table.targets.values():
         assert len(rig.spark.table(each.at).inputFiles()) <= 4
-    assert streamed(rig, target, tmp_path) == [0, 0, 1, *range(3, 9)]
+    assert streamed(rig, target, tmp_path) == [0, 0, 1, *range(3, 7)]
 
 
 def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(rig, monkeypatch):
@@ -319,7 +319,7 @@ def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(r
     assert not compacted
     with monkeypatch.context() as patch:
         patch.setattr(delta_format, "SMALL_TABLE", 0)
-        for number in range(3):
+        for number in range(2):
             rig.update(LEFT, ["1"], amount=str(number))
     assert set(compacted) == {rig.target(LEFT).at}
     rig.check(LEFT)

@@ -209,10 +209,9 @@ def rig(spark, tmp_path, monkeypatch) -> Rig:
     return Rig(tmp_path, spark, compact_rows=0, compact_share=0.0)
 
 
-@pytest.mark.parametrize("way", ["alone", "spark"])
-def test_each_try_of_a_table_that_stands_still_takes_its_files_away(rig, way, monkeypatch):
-    if way == "spark":
-        monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
+def test_each_try_of_a_table_that_stands_still_takes_its_files_away(rig, monkeypatch):
+    """As Spark writes them, and so does this process."""
+    monkeypatch.setattr(small_sets, "SMALL_ROWS", 0)
     rig.insert(NUMBER, ["1", "5"])
     rig.db.update(NUMBER, ["1"], id="2")  # applied, and folded at once, before what does not fit
     rig.commit()

@@ -20,7 +20,6 @@ from waltap_spark.compact import small_sets
 from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.errors import SparkRefused
 from waltap_spark.read.live import LiveTables
-from waltap_spark.read.verify import compare
 from waltap_spark.session import session
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
@@ -172,18 +171,6 @@ def test_status_shows_what_stands_still_as_it_was_reported(rig, tmp_path):
     tables = {**state.tables, table.name: still}
     output.commit(msgspec.structs.replace(state, number=state.number + 1, tables=tables))
     assert "WT-5268 [/lake] is [full]" in status(tmp_path)
-
-
-def test_every_table_is_compared(rig, database):
-    with database.connect() as connection:
-        for table in ('"Odd.Na me`"""', "plain"):
-            connection.execute(f'CREATE TABLE {table} (id int PRIMARY KEY, "{COLUMN}" text)')
-            connection.execute(f"INSERT INTO {table} VALUES (1, 'one'), (2, 'zwei')")
-        results = compare(connection, LiveTables(rig.spark, rig.output))
-    assert [(each.table, each.equal) for each in results] == [
-        (f"public.{ODD}", True),
-        ("public.plain", True),
-    ]
 
 
 # --- ``waltap spark status``: rows of tables in formats that are written in place, as text and --------

@@ -154,20 +154,8 @@ def part_of(script: str, *numbers: int) -> list[Step]:
 
 PIECES: Final[dict[str, tuple[str, list[Step]]]] = {
     "keys that are taken from one another": ("rows here", part_of("keys that are", 0, 1, 2, 3)),
-    "keys that come back elsewhere": ("rows here", part_of("keys that are", 0, 1, 5)),
     "columns that come and take the names of others": (
         "alone here", part_of("columns that come, go", 0, 1, 2),
-    ),
-    "columns that go and widen": ("alone here", [
-        FILLED, Apply(),
-        Commit((Add(0), Drop(2), Update(4), Add(2), Move(1, 7))),
-        *part_of("columns that come, go", 5),
-    ]),
-    "rows of a snapshot that breaks off and is read anew": (
-        "rows here", part_of("rows of a snap", 0, 1, 2, 3),
-    ),
-    "rows of a snapshot that breaks off and goes on after a start": (
-        "rows here", part_of("rows of a snap", 0, 1, 4, 5),
     ),
     "rows of a snapshot that breaks off and restarts": (
         "rows here", part_of("rows of a snap", 0, 1, 6),

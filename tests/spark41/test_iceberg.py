@@ -185,16 +185,6 @@ def test_a_column_that_orders_files_gets_another_type_and_one_that_partitions_th
     assert failed.startswith("WT-5234 n partitions ")
 
 
-def test_a_name_in_a_catalogue_that_is_anothers_history_is_refused(iceberg, tmp_path):
-    rig = Rig(tmp_path, iceberg, FormatChoice("iceberg", {"format.catalog": "lake"}), parallel=2)
-    columns = [("id", "int4"), ("name", "text")]
-    tables = [relation(name, columns) for name in ("hall.left", "hall.left_changes")]
-    for table in tables:
-        rig.insert(table, ["1", "x"])
-    rig.check(tables[0])
-    assert "WT-5246" in rig.output.table(tables[1].name).failed
-
-
 def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(rig):
     a_dropped_column(rig)
 

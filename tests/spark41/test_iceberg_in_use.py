@@ -21,12 +21,10 @@ from tests.integration.test_spark_modes import rows_have_columns_of_their_change
 from tests.integration.test_spark_renames import tables_follow_the_renames_of_a_server
 from tests.integration.test_spark_snapshots import Tables, die_between_two_steps
 from tests.integration.test_spark_tables import GROUPS, NAMED, play
-from tests.integration.test_spark_verify import COLUMNS, ROWS, TABLE
 
 from waltap_spark.apply.maintenance import maintain
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
-from waltap_spark.read.verify import compare
 from waltap_spark.state.modes import ModeRules
 from waltap_spark.state.output import SparkOutput
 
@@ -132,27 +130,6 @@ def test_deleted_rows_stay_under_a_flag_that_iceberg_has_no_name_for(iceberg, tm
     stored_table = rig.output.table(LEFT.name).stored_table
     stored = rig.spark.sql(f"SELECT id FROM {stored_table.targets['current'].at} WHERE _is_deleted")
     assert [row["id"] for row in stored.collect()] == [1]
-
-
-def test_a_comparison_finds_what_differs_and_names_what_it_cannot_compare(rig, database):
-    rig.insert(TABLE, *ROWS)
-    with database.connect() as connection:
-        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
-        connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
-        for row in ROWS:
-            log_positions = ", ".join(f"%s::text::{kind}" for _name, kind in COLUMNS)
-            connection.execute(f"INSERT INTO t VALUES ({log_positions})", row)
-        tables = LiveTables(rig.spark, rig.output)
-        (found,) = compare(connection, tables)
-        assert found.left_out == ()
-        assert found.equal, found
-        connection.execute(
-            "UPDATE public.t SET name = 'other' WHERE id = 1; DELETE FROM public.t WHERE id = 4"
-        )
-        (found,) = compare(connection, tables)
-    assert (found.missing, found.surplus, found.changed) == ((), ("(id=4)",), ("(id=1)",))
-    assert found.columns == ("name",)
-    assert "name: 'other' | 'plain'" in found.rows[0]
 
 
 def test_extra_columns_are_what_the_log_has_of_the_change_that_made_a_row(iceberg, tmp_path):

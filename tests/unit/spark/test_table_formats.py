@@ -1,11 +1,13 @@
 """Formats of tables: what a session needs for them, what is missing, names and types that they have."""
 
+import datetime
 import json
 import sys
 import time
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from tests.harness.command import run_program
@@ -20,6 +22,7 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
+from waltap_spark.formats.small_files.delta import statistics
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext
 from waltap_spark.schema.expression import LISTED, one_of
@@ -272,3 +275,31 @@ def test_a_condition_lists_few_keys():
 )
 def test_a_condition_lists_no_other_keys(keys, name):
     assert one_of(keys, [name], TYPES) is None
+
+
+FIRST_DAY: Final = (datetime.date(1583, 1, 1) - datetime.date(1970, 1, 1)).days
+LAST_DAY: Final = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
+DAY_US: Final = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("day", "us", "bounded"),
+    [
+        (FIRST_DAY - 1, FIRST_DAY * DAY_US - 1, False),
+        (FIRST_DAY, FIRST_DAY * DAY_US, True),
+        (LAST_DAY, (LAST_DAY + 1) * DAY_US - 1, True),
+        (LAST_DAY + 1, (LAST_DAY + 1) * DAY_US, False),
+        (-719529, -719528 * DAY_US - 1, False),  # before the first year
+        (100_000_000, 2**63 - 1, False),
+    ],
+)
+def test_no_row_with_a_date_far_away_is_skipped(day, us, bounded):
+    """Delta skips no file by a bound that its statistics do not have."""
+    moments = pa.array([us], pa.int64())
+    columns = {"day": pa.array([day], pa.int32()).cast(pa.date32())}
+    columns |= {
+        "at": moments.cast(pa.timestamp("us", "UTC")),
+        "local": moments.cast(pa.timestamp("us")),
+    }
+    found = json.loads(statistics(pa.table(columns)))
+    assert len(found["minValues"]) == len(found["maxValues"]) == (3 if bounded else 0)
