@@ -20,7 +20,6 @@ RENAMED: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
-    "ssl.cipher.suites": "ssl.cipher.suites",
     "sasl.mechanism": "sasl.mechanisms",
 }
 

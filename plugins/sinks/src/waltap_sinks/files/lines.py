@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
+from waltap.base.cache import BoundedDict
 from waltap.base.import_rules import pa
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
@@ -26,22 +27,18 @@ class FolderNames:
     def __init__(self, layout: str, prefix: str) -> None:
         self._layout, self._prefix = layout, f"{prefix}."
         # Tables whose names differ only in characters that a topic cannot have share a topic.
-        self._known: dict[tuple[str, str, str], str] = {}
+        self._known = BoundedDict[tuple[str, str, str], str](MOST_FOLDERS)
 
     def of_topic(self, topic: str, hour: str) -> str:
         return self.of(topic.removeprefix(self._prefix), topic, hour)
 
     def of(self, table: str, topic: str, hour: str) -> str:
         """Return the folder for ``table`` in ``hour``, a result of `day_of`."""
-        try:
-            return self._known[table, topic, hour]
-        except KeyError:
-            pass
-        if len(self._known) > MOST_FOLDERS:
-            self._known.clear()
-        folder = self._known[table, topic, hour] = self._layout.format(
-            table=_value(table), topic=_value(topic), date=hour[:10], hour=hour[11:]
-        )
+        folder = self._known.get((table, topic, hour))
+        if folder is None:
+            folder = self._known[table, topic, hour] = self._layout.format(
+                table=_value(table), topic=_value(topic), date=hour[:10], hour=hour[11:]
+            )
         return folder
 
 
