@@ -20,6 +20,7 @@ from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap.pipeline.stages import blocking_snapshot
+from waltap.ports.snapshot.later_changes import LaterChanges
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.requested import RequestedTables
@@ -278,6 +279,28 @@ def test_a_refused_snapshot_leaves_no_lock(pipeline, monkeypatch, caplog):
         locks = "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass"
         until(lambda: pipeline.database.execute(locks) == [(0,)], "the end of its session")
     assert "gives its transaction an id" in warnings(caplog)
+
+
+def test_rows_are_of_one_snapshot_in_every_isolation_mode(pipeline, monkeypatch):
+    """Rows that commit after its opening come by the stream alone."""
+    split, database = blocking_snapshot.LaterChanges.split, pipeline.database
+    written: list[int] = []
+
+    def insert(later: LaterChanges, parts: Any) -> Any:
+        if not written:
+            written.append(database.execute("INSERT INTO u VALUES (1000) RETURNING id")[0][0])
+        return split(later, parts)
+
+    monkeypatch.setattr(blocking_snapshot.LaterChanges, "split", insert)
+    with pipeline.running(**{"snapshot.isolation.mode": "read_committed"}) as run:
+        ask(pipeline, "u")
+        run.until(lambda: run.notices.signals, "the signal")
+        database.execute("INSERT INTO t VALUES (5000)")
+        run.until(lambda: completed(run), "the snapshot")
+        database.execute("INSERT INTO t VALUES (5001)")
+        run.until(lambda: 5001 in pipeline.destination.ids("t"), "the stream")
+    if written:
+        assert 1000 not in rows(pipeline, "u")
 
 
 def test_tables_that_a_second_signal_adds_are_read_too(pipeline):

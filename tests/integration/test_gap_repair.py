@@ -12,7 +12,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.api.repair import RepairIncomplete
 from waltap.pipeline.runtime.lock import PipelineRunning
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd
-from waltap_postgres.errors import SlotMissing
+from waltap_postgres.errors import PositionGap, SlotMissing
 
 
 @pytest.fixture
@@ -82,6 +82,19 @@ def test_writers_beside_the_repair_lose_nothing(pipeline):
     wanted = dict(database.execute("SELECT id, v FROM t"))
     assert rows(pipeline, "t") == wanted
     assert len(at) > 5
+
+
+def test_a_slot_that_was_made_anew_by_hand_is_gone_on_with(pipeline):
+    lose(pipeline)
+    database = pipeline.database
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", pipeline.slot)
+    database.execute("INSERT INTO t VALUES (5, 'e')")
+    with pytest.raises(PositionGap):
+        pipeline.run()
+    (gap,) = gaps(pipeline).open()
+    assert gap.code == "WT-6101"
+    pipeline.repair()
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
 def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline):

@@ -376,6 +376,11 @@ SENT_LESS = {
         "ALTER PUBLICATION p SET TABLES IN SCHEMA public",
     ),
     "unlogged": ("ALL TABLES", "ALTER TABLE lost SET UNLOGGED", "ALTER TABLE lost SET LOGGED"),
+    "unlogged, with TOAST": (
+        "ALL TABLES",
+        "ALTER TABLE lost SET UNLOGGED",
+        "ALTER TABLE lost SET LOGGED; UPDATE lost SET id = id + 9",
+    ),
     "unlogged, wal2json": ("ALL TABLES", "ALTER TABLE lost SET UNLOGGED", "ALTER TABLE lost SET LOGGED"),
     "in another schema": (
         "TABLES IN SCHEMA public",
@@ -392,7 +397,8 @@ def test_what_was_sent_less_for_a_moment_is_a_gap(old, tmp_path, case):
     publishes, away, back = SENT_LESS[case]
     if "SCHEMA" in publishes and old.server.version < 150000:
         pytest.skip("publications have no schemas")
-    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    text = ", v text" if "TOAST" in case else ""
+    old.execute(f"CREATE TABLE lost (id int PRIMARY KEY{text})")
     old.execute(f"CREATE PUBLICATION p FOR {publishes}")
     moved = {"in another schema": "s.lost", "another name": "x"}.get(case, "lost")
     filled = f"INSERT INTO {moved} SELECT generate_series(1, 5)"
@@ -418,7 +424,7 @@ LEFT_OUT_NOTHING = """
 """
 
 
-@pytest.mark.parametrize("publishes", ["TABLE old, words, numbers", ""])
+@pytest.mark.parametrize("publishes", ["ALL TABLES", "TABLE old, words, numbers", ""])
 def test_what_leaves_nothing_out_is_no_gap(old, tmp_path, publishes):
     old.execute(
         "CREATE TABLE words (id int PRIMARY KEY, word text); CREATE TABLE numbers (id int PRIMARY KEY);"
