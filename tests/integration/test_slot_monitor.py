@@ -301,3 +301,10 @@ def test_the_limit_of_the_server_is_predicted(pipeline, database):
         fill(database, 20)
         watched.until(lambda h: h.limit_kind == "slot" and h.level == "warned", "the warning")
         watched.free.set()
+
+
+def test_orphans_are_on_the_status(pipeline, database):
+    database.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+    with pipeline.running() as run:
+        watched = Watched(pipeline, run)
+        watched.until(lambda health: health.orphans == ("left_behind",), "the name")
