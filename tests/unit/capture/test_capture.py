@@ -66,12 +66,6 @@ def test_message_key_columns(text, indexes):
     assert capture(**{"message.key.columns": text}).keys(PEOPLE) == indexes
 
 
-def test_keys_are_the_primary_key_in_its_order():
-    relation = table("t", "a int4", "b int4", "c int4", key=("c", "a"))
-    assert capture().keys(relation) == (2, 0)
-    assert capture().keys(table("t", "a int4", key=())) == ()
-
-
 @pytest.mark.parametrize(
     ("properties", "named"),
     [

@@ -108,27 +108,6 @@ def test_java_serialisation_of_strings(text, body):
     assert java_serialised(text) == b"\xac\xed\x00\x05" + body
 
 
-@pytest.mark.parametrize(
-    ("name", "typmod", "listed", "figures"),
-    [
-        ("numeric", -1, False, (131089, 0)),
-        ("numeric", -1, True, (0, None)),
-        ("numeric", (5 << 16 | 2) + 4, True, (5, 2)),
-        ("interval", -1, False, (49, 6)),
-        ("interval", 0x0400FFFF, False, (49, 65535)),
-        ("timestamp", 0, False, (22, 0)),
-        ("timestamp", 1, False, (25, 1)),
-        ("timestamp", 6, False, (29, 6)),
-    ],
-)
-def test_length_and_scale_of_a_type_with_and_without_modifier(name, typmod, listed, figures):
-    data_type = DataType(oid=1, schema="pg_catalog", name=name)
-    found = source_type(
-        Column(name="v", type_oid=1, typmod=typmod, data_type=data_type), listed=listed
-    )
-    assert (found.length, found.scale) == figures
-
-
 @pytest.mark.parametrize(("name", "length"), [("_int2", 5), ("int2vector", 2147483647)])
 def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length):
     element = DataType(oid=21, schema="pg_catalog", name="int2")
@@ -136,16 +115,6 @@ def test_an_array_has_the_length_of_its_elements_and_a_vector_none(name, length)
         oid=1, schema="pg_catalog", name=name, kind=TypeKind.ARRAY, element=element
     )
     assert source_type(Column(name="v", type_oid=1, data_type=data_type)).length == length
-
-
-def test_source_type_of_a_domain_has_its_name_and_its_modifiers():
-    varchar = DataType(oid=1043, schema="pg_catalog", name="varchar")
-    short = DataType(
-        oid=1, schema="s", name="short", kind=TypeKind.DOMAIN, base=varchar, base_typmod=14
-    )
-    outer = DataType(oid=2, schema="s", name="outer", kind=TypeKind.DOMAIN, base=short)
-    found = source_type(Column(name="v", type_oid=2, data_type=outer))
-    assert (found.name, found.length) == ("outer", 10)
 
 
 @pytest.mark.parametrize(

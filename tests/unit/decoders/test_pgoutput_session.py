@@ -75,17 +75,6 @@ def test_capabilities_show_what_was_negotiated():
 # --- relations -----------------------------------------------------------------------------------
 
 
-def test_rows_follow_the_relation_in_force_when_they_arrive():
-    wider = wire.relation(OID, "public", "t", [ID, V, ("w", 25, -1, False)])
-    wide = [wider, wire.insert(OID, ["2", "b", "c"]), wire.insert(OID, ["3", "b", "c"])]
-    first, last = [RELATION, wire.insert(OID, ["1", "a"])], [RELATION, wire.insert(OID, ["4", "d"])]
-    messages = pgoutput().feed(frames(wire.begin(9), *first, *wide, *last))
-    rows = [message for message in messages if isinstance(message, Insert)]
-    assert [len(row.new) for row in rows] == [2, 3, 3, 2]
-    assert [len(row.relation.columns) for row in rows] == [2, 3, 3, 2]
-    assert rows[0].relation is rows[3].relation
-
-
 def test_a_renamed_type_makes_a_new_version():
     relation = wire.relation(OID, "public", "t", [ID, ("m", 17000, -1, False)])
     messages = pgoutput().feed(

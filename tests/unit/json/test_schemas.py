@@ -90,20 +90,6 @@ def written(schema: Schema, value: object, **given: object) -> str:
     return data.decode()
 
 
-@pytest.mark.parametrize(
-    ("unscaled", "scale", "text"),
-    [
-        (10**40 + 1, 2, "1" + "0" * 38 + ".01"),
-        (-5, 3, "-0.005"),
-        (12, -3, "12000"),
-    ],
-)
-def test_a_decimal_as_a_number_keeps_all_its_digits(unscaled, scale, text):
-    schema = of("bytes", DECIMAL, parameters=(("scale", str(scale)),))
-    value = unscaled.to_bytes(20, "big", signed=True)
-    assert written(schema, value, **{"decimal.format": "NUMERIC"}) == text
-
-
 @pytest.mark.parametrize("kind", ["int32", "string", "boolean", "float64"])
 def test_null_in_a_required_field_names_the_field(kind):
     schema = struct({"a": of(kind)})
