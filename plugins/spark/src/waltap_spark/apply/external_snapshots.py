@@ -192,7 +192,7 @@ def read_error(error: BaseException, table: str) -> SinkError | None:
     if isinstance(error, CatalogueUnreachable):
         return None  # the rows wait in the output, complete
     if isinstance(error, SinkError):
-        return ChunksRefused(f"the snapshot of {table} cannot be kept: {error}")
+        return ChunksRefused(f"the snapshot of {table} cannot be kept: {str(error).rstrip('.')}")
     reported = _REPORTED_ERROR.search(str(error))
     if reported is None:
         return None

@@ -24,7 +24,6 @@ from waltap.ports.source.connector import PreflightCheck
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.snapshot_splits import NO_MORE, packed, splits_of
 from waltap_spark.config.properties import SparkProperties
-from waltap_spark.errors import TablesSuspended
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.sink.output_monitor import AppliedSoFar
@@ -147,7 +146,7 @@ class SparkSink(ChangeLogSink):
     def split_rows(self) -> Mapping[str, int] | None:
         """Return the rows by table once all are committed, else None.
 
-        Raises: ChunkSourceUnreachable, ApplierFailed, TablesSuspended.
+        Raises: ChunkSourceUnreachable, ApplierFailed.
         """
         assert self._driver is not None
         assert self._awaited is not None
@@ -156,14 +155,11 @@ class SparkSink(ChangeLogSink):
             state = self._output().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self.log_position):
                 return None
-            tables = {} if state is None else {each.oid: each for each in state.tables.values()}
-            for oid, name in self._awaited.items():
-                if oid in tables and tables[oid].failed:
-                    problem = f"the snapshot of {name} cannot be kept: {tables[oid].failed}"
-                    raise TablesSuspended(problem, output=self._spark.tables)
+        states = () if state is None else state.tables.values()
+        rows = {each.oid: each.rows_of_splits for each in states}
         awaited, self._awaited = self._awaited, None
         self._driver.give(NO_MORE)  # it forgets the chunks, which contain the password
-        return {n: tables[oid].rows_of_splits for oid, n in awaited.items() if oid in tables}
+        return {name: rows[oid] for oid, name in awaited.items() if oid in rows}
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
         return [self._applied.downstream_progress(self.log_position)]
