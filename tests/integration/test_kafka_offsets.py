@@ -15,7 +15,7 @@ from tests.harness.kafka import create, read_all
 from tests.harness.servers.kafka import Kafka
 from tests.harness.shop import Shop
 
-from waltap.config.layers import read_debezium, read_tables
+from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
@@ -124,23 +124,6 @@ def test_the_remedy_for_a_record_that_is_no_offset_starts_over(database, kafka, 
         shop.says(f"{command} FILE --yes")
     shop.run()
     assert shop.operations() == [("r", 1)] * 2
-
-
-def test_a_connector_s_file_keeps_its_offset_in_the_topic_it_names(kafka, topic):
-    given = {
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "database.dbname": "shop",
-        "database.hostname": "h",
-        "database.user": "u",
-        "topic.prefix": "shop",
-        "offset.storage.topic": topic,
-        "waltap.sink.type": "jsonl",
-        "waltap.sink.path": "out.jsonl",
-    }
-    more = {"waltap.offset.store": "kafka", "offset.storage.bootstrap.servers": kafka.bootstrap}
-    for settings, kind in ((given, "file"), (given | more, "kafka")):
-        found = resolve(read_debezium(settings), Host())
-        assert found.offset_store.spec.name == kind
 
 
 def test_two_stores_are_a_contradiction():

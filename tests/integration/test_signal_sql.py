@@ -278,16 +278,3 @@ def test_a_column_that_got_another_type_is_judged_again(pipeline, database, capl
     assert "the domain public.checked, of whose CHECK" in caplog.text
     assert "planted" not in caplog.text
     assert 0 < len(destination.ids("later", "r")) < 100
-
-
-@pytest.mark.pipeline(
-    sql="CREATE PUBLICATION narrow FOR TABLE signals, t (id, v) WHERE (id <> 2)",
-    settings={"publication.name": "narrow", "publication.autocreate.mode": "disabled"},
-)
-def test_a_select_leaves_out_what_is_not_published(pipeline, database):
-    with pipeline.running() as run:
-        ask(pipeline, "t", "id > 0", "BLOCKING")
-        run.until(lambda: pipeline.destination.ids("t", "r"), "the rows")
-        database.execute("INSERT INTO t VALUES (3, 'c')")
-        run.until(lambda: pipeline.destination.ids("t", "c") == [3], "what is behind the rows")
-    assert pipeline.destination.ids("t", "r") == [1]

@@ -20,9 +20,6 @@ from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.shop import Shop
 from tests.harness.sql import replica
 
-from waltap.clock import SystemClock
-from waltap.services.monitor.counts import SinkCalls
-
 LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
 
 
@@ -123,7 +120,7 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
 ):
     database.psql("CREATE TABLE t (id int PRIMARY KEY)")
     (port,) = free_ports(1)
-    address = urlsplit(s3.url)
+    log, address = tmp_path / "stderr", urlsplit(s3.url)
     confirmed = (
         "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     )
@@ -140,32 +137,20 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
             until(durable, "the first change")
             proxy.swallow(all_of_them=True)
             database.psql("INSERT INTO t SELECT generate_series(2, 2000)")
-            reported_and_stopped(process, port, tmp_path / "stderr", kind)
-        proxy.pass_again()
-        ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
-        with run(database, tmp_path, port, sink) as process:
-            until(durable, "what was not durable")
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(120) == 0
-
-
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_an_object_store_that_hangs_at_the_start_does_not_hold_a_stop(
-    database, tmp_path, s3, bucket, kind
-):
-    """The checks of a sink come first; a library that keeps the interpreter's lock would hold all."""
-    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
-    (port,) = free_ports(1)
-    log, address = tmp_path / "stderr", urlsplit(s3.url)
-    with Proxy(address.hostname or "", address.port or 0) as proxy:
-        proxy.swallow(all_of_them=True)
-        sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
+            reported_and_stopped(process, port, log, kind)
+        # the checks of a sink come first; a library that keeps the interpreter's lock would hold all
         with run(database, tmp_path, port, sink) as process:
             reported = f"sink {kind} has not come to an end with"
             until(lambda: reported in log.read_text(), "a line of the log")
             until(lambda: ready(port) == 503, "an answer")
             process.send_signal(signal.SIGTERM)
             process.wait(120)
+        proxy.pass_again()
+        ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        with run(database, tmp_path, port, sink) as process:
+            until(durable, "what was not durable")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
@@ -185,10 +170,3 @@ def test_a_registry_that_hangs_is_named_without_its_login(pipeline, caplog):
             assert run.engine.status().stalled
     assert "has not come to an end" not in caplog.text
     assert "secret-of-registry" not in caplog.text
-
-
-def test_a_call_that_ends_leaves_nothing_in_flight():
-    calls = SinkCalls(SystemClock())
-    with calls.call("a write"):
-        assert calls.in_flight()[0] == "a write"
-    assert calls.in_flight() is None

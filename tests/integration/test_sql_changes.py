@@ -88,20 +88,6 @@ def _upto(part: Any, index: int) -> Any:
     return made
 
 
-@pytest.mark.parametrize("place", ["postgres", "maria"], indirect=True)
-def test_unique_values_that_change_places_go_in_as_they_came(place):
-    """What folding would put in a wrong order is applied change by change. In MariaDB an upsert goes by any
-    unique index: it must not take another row for the one of the key."""
-    place.execute(TABLE.format("UNIQUE"))
-    source, target = Model(), place.opened()
-    target.write(batch(source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None])))
-    source.update(PEOPLE, ["1"], name="between")
-    source.update(PEOPLE, ["2"], name="a")
-    source.update(PEOPLE, ["1"], name="b")
-    target.write(batch(source.commit()))
-    assert held(place, "people") == [("1", "b", None), ("2", "a", None)]
-
-
 SEATS = relation("public.seats", [("id", "int4"), ("name", "text")], identity="f")
 PRESENT = "(SELECT id, name FROM seats_history WHERE _is_current) t"
 
@@ -251,14 +237,6 @@ def test_a_part_of_a_key_that_nothing_maps_is_text(place):
     source.delete(marks, ("1", "0/3"))
     place.deliver(source.commit())
     assert place.rows("marks", "lsn", "v") == [("0/1", "a"), ("0/2", "new")]
-
-
-def test_a_new_row_that_is_there_already_is_replaced(postgres):
-    postgres.execute(TABLE.format(""))
-    postgres.execute("INSERT INTO people VALUES (95, 'old', 'old')")
-    source, target = Model(), postgres.opened()
-    target.write(batch(source.inserted(PEOPLE, *[[str(n), "new", None] for n in range(100)])))
-    assert held(postgres, "people") == model(source.rows["public.people"])
 
 
 def test_only_the_instance_that_opened_last_writes(place):

@@ -149,28 +149,6 @@ def test_events_of_chunks_are_those_of_their_hypertable(shop):
     ]
 
 
-def test_decimals_are_numbers_where_the_converter_says_so(shop):
-    """Without a transform, too: in the snapshot, the stream, and the default in the schema."""
-    shop.database.psql(
-        "CREATE TABLE prices (id numeric(4) PRIMARY KEY, price numeric(20, 4) DEFAULT 0.5);"
-        "INSERT INTO prices VALUES (1, 1234567890123456.7891)"
-    )
-    config = {
-        "table__include__list": "public.prices",
-        "key__converter__decimal__format": "NUMERIC",
-        "value__converter__decimal__format": "NUMERIC",
-        "value__converter__schemas__enable": "true",
-    }
-    runs(shop, **config)
-    shop.database.psql("INSERT INTO prices VALUES (2, DEFAULT)")
-    runs(shop, **config)
-    lines = (shop.folder / "out.jsonl").read_text().splitlines()
-    assert '"price":1234567890123456.7891' in lines[0]
-    assert '"price":0.5000' in lines[1]
-    assert '"default":0.5000' in lines[1]
-    assert [record["key"]["payload"] for record in shop.records()] == [{"id": 1}, {"id": 2}]
-
-
 def test_rows_without_their_event_are_no_cloudevents(shop):
     """Debezium sends null for each, which deletes the row wherever topics are compacted."""
     unwrap = {

@@ -116,7 +116,8 @@ def test_every_type_is_equal_and_each_difference_is_found(destination):
     destination.says()
     database.run(*CHANGES.split(";\n"))
     output = destination.says(code=1)
-    assert "DIFFERENT" in output
+    for key in ("id=20", "id=3"):
+        assert key in output, "rows that only one side has"
     destination.pipeline.catch_up()
     destination.says()
     printed = destination.command("verify", "--patience", "0", "--json").stdout
@@ -163,29 +164,6 @@ def test_one_of_several_sinks_that_cannot_be_read_hides_no_other(database, tmp_p
     assert "public.t" in output.split("lost was not compared")[1]
     with pytest.raises(ConfigurationError, match="rows of sink jsonl cannot be read back"):
         verify("--sink", "lines", refused=ConfigurationError)
-
-
-@pytest.mark.parametrize("destination", ["file"], indirect=True)
-def test_rows_of_the_target_that_differ_and_tables_that_it_lost_are_shown(destination):
-    brief = "CREATE TABLE brief (id int PRIMARY KEY); INSERT INTO brief VALUES (1)"
-    destination.pipeline.deliver(brief)
-    destination.spoil("UPDATE pairs SET n = 1000 WHERE a = 7")
-    destination.spoil("DELETE FROM pairs WHERE a = 8")
-    destination.spoil("INSERT INTO pairs VALUES (999, 'new', 1)")
-    destination.spoil("DELETE FROM bag WHERE a = 2")
-    output = destination.says(code=1)
-    for reported in ("b=k0, a=7", "n: '7' | '1000'", "b=k1, a=8", "b=new, a=999"):
-        first, _, second = reported.partition(", ")
-        swapped = f"{second}, {first}" if second else reported
-        assert reported in output or swapped in output, output
-    assert output.count("DIFFERENT") == 2
-    destination.spoil("DROP TABLE pairs")
-    destination.spoil("DROP TABLE brief")
-    destination.database.execute("DELETE FROM brief")
-    output = destination.says(code=1)
-    assert "public.pairs 300 0 DIFFERENT" in output
-    assert output.count("DIFFERENT") == 2
-    assert "public.brief" not in output
 
 
 @pytest.mark.parametrize("destination", ["postgres", "changelog"], indirect=True)

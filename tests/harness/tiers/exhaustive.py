@@ -51,7 +51,7 @@ RARE: Final = {
     r"integration/test_cli_refusals.py::test_used_up": "the other refusals",
     r"integration/test_slot_monitor.py::test_(?!a_slot_that_the|a_held).*oldest": "PostgreSQL 18",
     r"integration/test_sink_held.py::test_an_object\w+\[(?!delta)": "Delta Lake, and the SQL target",
-    r"integration/test_plugins_new.py::test_the_tests_of_a_package_pass_as_made\[(?!check)": "a check",
+    r"integration/test_plugins_new.py::test_the_tests_of_the_packages": "the kit, on parts of ours",
     r"integration/test_sql_history.py::test_(?!random).*\[(sqlite|duckdb)": "PostgreSQL, MariaDB, and random work",
     r"integration/test_header_kinds.py::test_header_values.*\[(standalone|strimzi|engine)": "Connect's and the server's",
     r"integration/test_spark_(?!delta)\w+.py::.*\[(.*-)?delta": "the same on Parquet",

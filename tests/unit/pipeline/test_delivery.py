@@ -18,6 +18,7 @@ from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, Tran
 from waltap.clock import SystemClock
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
+from waltap.pipeline.api.batches import BatchStreamSink
 from waltap.pipeline.delivery.fan_out import FanOut
 from waltap.pipeline.delivery.sink_branch import (
     PositionedBranch,
@@ -363,6 +364,20 @@ def test_one_of_several_sinks_is_waited_for_until_its_batches_are_acknowledged(m
     branch.write(Batch(parts=[], position=batch.position, events=0, number=8, snapshot=True))
     branch.flush()
     assert (sink.upto, branch.durable) == (8, {SOLE: batch.position})
+
+
+def test_a_commit_that_comes_behind_its_change_holds_nothing_up():
+    """A batch of a loop in which there is nothing needs no acknowledgement; what waits before it does."""
+    sink, (part,) = BatchStreamSink(records=False, each=False, most=9), transactions(1)
+    given = []
+    for number, changes in enumerate((part.changes, []), 1):
+        piece = msgspec.structs.replace(part, changes=changes)
+        batch = Batch(parts=[piece], position=Position(number), events=len(changes), number=number)
+        sink.write(batch)
+        given.append(sink.ledger.get())
+    assert sink.acknowledged() == 0
+    given[0].ack()
+    assert sink.acknowledged() == 2
 
 
 def test_batches_at_one_position_are_distinguished():
