@@ -11,6 +11,7 @@ from tests.harness.command import Command
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 
 from waltap.changes.transactions.transaction import Batch, Heartbeat
+from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
 
 pytestmark = pytest.mark.pipeline(
@@ -44,6 +45,22 @@ def test_the_ready_file_is_there_when_streaming_has_begun_and_not_before(pipelin
         assert run.engine.state == "streaming"
         assert pipeline.database.slots() == {pipeline.slot: True}
     assert seen[0] is False
+
+
+def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline):
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    assert (pipeline.folder / "ready").exists()
+    assert pipeline.destination.ids("t") == [1]
+    assert pipeline.database.slots() == {}
+    assert publications(pipeline) == {}
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    assert pipeline.destination.ids("t") == [1]
+
+
+def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):
+    pipeline.run(limits=Limits(max_records=1))
+    assert pipeline.destination.ids("t") == [1]
+    assert not (pipeline.folder / "ready").exists()
 
 
 # --- slots and publications of a run -------------------------------------------------------------------
