@@ -60,22 +60,6 @@ def test_numbers_beyond_38_digits_stop_nothing(delta, tmp_path, table_format):
     assert {path for path in rig.folders() if "/delta/" not in path} == rig.named_folders()
 
 
-def test_names_of_every_kind_are_kept(rig):
-    odd = relation(
-        'we.ird."Ta ble" `ü`',
-        [("Id", "int4"), ("id", "text"), ("a.b", "text"), ("we ird,;{}()=`\n", "text")],
-        key=("Id", "a.b"),
-    )
-    rig.insert(odd, ["1", "x", "k", "v"], ["2", "y", "k", None])
-    rig.db.update(odd, ["1", "k"], id="changed", unsent=["we ird,;{}()=`\n"])
-    rig.update(odd, ["2", "k"], **{"a.b": "other"}, unsent=["id"])
-    frame = LiveTables(rig.spark, rig.output).current(odd.name)
-    assert sorted(tuple(row) for row in frame.collect()) == [
-        (1, "changed", "k", "v"),
-        (2, "y", "other", None),
-    ]
-
-
 def test_rows_that_are_only_added_are_never_written_again(spark, tmp_path):
     """Their change sets are the base, merged with others as the history is."""
     rig = Rig(tmp_path, spark, compact_rows=0, compact_sets=1, merge_sets=3, retention_s=0.0)

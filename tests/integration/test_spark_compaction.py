@@ -258,7 +258,7 @@ def test_a_value_is_kept_through_any_number_of_moves(rig, moves, few, monkeypatc
 
 
 MADE = [
-    "__gone", "__code", "_compacted", "note",
+    "__gone", "__code", "_compacted", "note", "Note", "a.b", "we ird,;{}()=\n",
     "__Alive0", "__sent0", "__key0", "__was0", "__base0", "__last", "__stands", "__same0", "__stored", "__epoch",
     "__lsn", "__seq", "__end", "__ended", "__row", "__whole", "__alive", "__turns", "__ts", "__part0",
     "__goes_on", "__moves", "__first", "__xid", "__deletion", "__truncates", "_put", "_verdict", "_was", "_at 0",
