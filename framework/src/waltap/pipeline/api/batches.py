@@ -70,9 +70,6 @@ class BatchReceipt:
         """Acknowledge the batch. Raises: AcknowledgedTooLate."""
         self._ledger.acknowledge(self, earlier=earlier)
 
-    def __repr__(self) -> str:
-        return f"<{'' if self.given else 'not '}acknowledged>"
-
 
 class BatchLedger:
     """Pass batches to the loop in order, and keep their acknowledgements.
