@@ -254,6 +254,20 @@ def test_long_names_that_differ_at_their_end_are_two_tables(place):
     assert [place.rows(name, "id") for (name,) in names] == [[("0",)], [("1",)]]
 
 
+@EACH
+def test_a_percent_sign_in_names_is_no_place_of_a_value(place):
+    source = Model()
+    odd = relation("public.a%sb%%c", [("i%sd", "int4"), ("v%", "text")], key=("i%sd",))
+    sink = place.opened(position_table="p%sos%")
+    sink.write(batch(source.inserted(odd, ["1", "a"], ["2", "b"])))
+    source.update(odd, ["1"], **{"v%": "c"})
+    source.delete(odd, ["2"])
+    finish(sink, source.commit())
+    quote = "`" if place.kind == "mariadb" else '"'
+    names = (f"{quote}{name}{quote}" for name in ("a%sb%%c", "i%sd", "v%"))
+    assert place.rows(*names) == [("1", "c")]
+
+
 @pytest.mark.parametrize("name", ["emo\U0001f600ji", "ends "])
 @pytest.mark.parametrize("of_column", [True, False])
 def test_a_name_that_the_target_cannot_have_is_refused(maria, name, of_column):
