@@ -20,7 +20,6 @@ from waltap_postgres.identity import (
 from waltap_yugabyte.identity import ChangeIdentity
 
 COLUMNS = ("id int4 not null", "a text not null", "b text")
-NEW = ("1", "x", None)
 KEY = ("1", ABSENT, ABSENT)
 
 
@@ -30,14 +29,7 @@ def default(identity: str = "d"):
 
 LARGE = ("1", UNCHANGED, "b")
 UNSENT = (UNCHANGED, UNCHANGED, UNCHANGED)
-OF_KEY, FULL = OldTuple.KEY, OldTuple.FULL
-
-
-def test_nothing_knows_no_old_row():
-    identity = NothingIdentity(default())
-    images = identity.update(Update(default(), 9, NEW, KEY, OF_KEY))
-    assert (images.before, images.after, images.old_key) == (None, NEW, None)
-    assert identity.delete(Delete(default(), 9, KEY, OF_KEY)) is None
+OF_KEY = OldTuple.KEY
 
 
 def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tuple():
@@ -46,25 +38,6 @@ def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tupl
     assert (images.before, images.after, images.old_key) == (None, LARGE, None)
     images = identity.delete(Delete(default(), 9, ("1", None, None), OF_KEY))
     assert (images.before, images.after, images.old_key) == (KEY, None, KEY)
-
-
-def test_a_plan_promises_no_old_key_of_rows_that_nothing_identifies():
-    keyless = table("t", "a text", identity="d")
-    assert DefaultIdentity(default()).before.startswith("the old key")
-    assert DefaultIdentity(keyless).before == NothingIdentity.before
-
-
-def test_the_old_row_of_a_table_without_columns_is_empty():
-    relation = table("t", identity="f")
-    images = FullIdentity(relation).delete(Delete(relation, 9, (), FULL))
-    assert images.before == ()
-
-
-def test_a_key_that_a_root_sends_as_a_full_row_gives_no_values():
-    """Of a partition whose own identity is not FULL."""
-    relation = default("f")
-    images = FullIdentity(relation).update(Update(relation, 9, LARGE, ("2", None, None), FULL))
-    assert images.after == LARGE
 
 
 def test_tables_with_a_key_raise_no_warning():

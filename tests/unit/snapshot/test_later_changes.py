@@ -24,15 +24,14 @@ ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
 
 
 class Reading:
-    """Contains transactions below 10; ``knows`` false: it does not know."""
+    """Contains transactions below 10."""
 
-    def __init__(self, *relations: Relation, knows: bool = True) -> None:
+    def __init__(self, *relations: Relation) -> None:
         self.relations = {each.name: each for each in relations}
         self.until: int | None = UNTIL
-        self._knows = knows
 
-    def saw(self, xid: int, _commit_lsn: int) -> bool | None:
-        return xid < 10 if self._knows else None
+    def saw(self, xid: int, _commit_lsn: int) -> bool:
+        return xid < 10
 
     def pieces(self) -> Iterator[SnapshotRows]:
         yield from ()
@@ -41,8 +40,8 @@ class Reading:
         pass
 
 
-def part(*changes: Change, xid: int = 10, at: int = 1) -> TransactionPart:
-    return TransactionPart(xid=xid, begin_lsn=at, commit_lsn=at, commit_ts=0, changes=changes)
+def part(*changes: Change, xid: int = 10) -> TransactionPart:
+    return TransactionPart(xid=xid, begin_lsn=1, commit_lsn=1, commit_ts=0, changes=changes)
 
 
 def request(of: Relation, *, whole: bool = True) -> SnapshotRequest:
@@ -126,21 +125,3 @@ def test_too_many_changes_need_another_snapshot(monkeypatch):
     insert = Insert(T, 1, ("1", "a", "b"))
     assert later(insert, insert, insert).usable
     assert not later(insert, insert, insert, insert).usable
-
-
-def test_a_change_that_the_snapshot_may_contain_is_applied_unless_it_moves_unsent_values():
-    made = LaterChanges(Reading(T, knows=False), [request(T)], lambda _relation: (0,))
-    full = Update(T, 1, ("2", "b", "w"), ("1", ABSENT, ABSENT), OldTuple.KEY)
-    made.split([part(Insert(T, 1, ("4", "d", "v")), CHANGES[0], CHANGES[1], full)])
-    assert made.usable
-    assert rows(made, *ROWS) == [("3", "c", "z"), ("4", "d", "v"), ("2", "b", "w")]
-    made.split([part(CHANGES[2])])
-    assert not made.usable
-
-
-def test_the_rows_come_before_the_first_transaction_that_commits_later():
-    made = later()
-    assert not made.due
-    parts = [part(at=UNTIL - 1), part(at=UNTIL), part(at=UNTIL + 1)]
-    assert made.split(parts) == (parts[:1], parts[1:])
-    assert made.due
