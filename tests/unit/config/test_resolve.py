@@ -383,6 +383,11 @@ ABSENT = [
         f"value.converter ([format] type): no format is called '{AVRO}'; allowed: json, simple-header",
     ),
     (
+        debezium(snapshot__query__mode="custom"),
+        "snapshot.query.mode.custom.name: is missing: snapshot.query.mode is custom; "
+        "allowed: a snapshot mode: initial, mine, no_data",
+    ),
+    (
         toml({"slot": "a", "slot.name": "b"}),
         "slot.name: is given again as slot, with another value (given: b)",
     ),

@@ -30,6 +30,11 @@ def test_numbers_are_written_as_java_writes_them(file, count, number, bits, writ
         assert written(value) == text
 
 
+def test_special_numbers_have_names():
+    for value, text in ((float("nan"), "NaN"), (float("-inf"), "-Infinity"), (-0.0, "-0.0")):
+        assert float_text(value) == double_text(value) == text
+
+
 def test_keys_come_in_the_order_of_a_java_hash_map():
     rows = recorded("java_hash_maps.txt", "\t")
     assert len(rows) == 28
