@@ -148,15 +148,15 @@ def test_messages_before_the_resume_position_are_dropped():
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
 
 
+# --- streamed in progress ------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("delivered", [1, 3, 4])
 def test_a_resume_inside_a_transaction_delivers_the_rest(delivered):
     subject = assembler(resume=Position(50, 100, delivered))
     (part,) = subject.feed(ordinary(100, [row(n) for n in range(4)]))
     assert numbers([part]) == [*range(delivered, 4)]
     assert (part.first_index, part.starts, part.complete) == (delivered, False, True)
-
-
-# --- streamed in progress ------------------------------------------------------------------------
 
 
 def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> list[Message]:
@@ -166,14 +166,6 @@ def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> lis
 @pytest.fixture(params=["memory", "disk"])
 def memory(request) -> int:
     return 1 << 20 if request.param == "memory" else 0
-
-
-def test_an_aborted_stream_leaves_nothing_behind(tmp_path, memory):
-    subject = assembler(tmp_path, memory=memory)
-    parts = subject.feed([*segment(7, [row(1, 7)], first=True), StreamAbort(0, 7, 7)])
-    assert parts == []
-    assert subject.open_transactions == 0
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_kind_of_change_survives_a_buffer(tmp_path, memory):
@@ -269,12 +261,6 @@ def test_a_transaction_whose_commit_is_unknown_waits_for_it(tmp_path, memory):
     assert (part.xid, part.commit_lsn, part.end_lsn, part.commit_ts) == (7, 101, 101, 44)
     assert part.begin_lsn == 5
     assert numbers([part]) == [1, 2]
-
-
-def test_one_delivered_before_is_dropped_by_its_end():
-    subject = assembler(resume=Position(101))
-    messages = [Begin(5, 7, 0, 0), row(1), Commit(99, 0, 101, 0, 7)]
-    assert subject.feed(messages) == []
 
 
 # --- prepared transactions -----------------------------------------------------------------------
