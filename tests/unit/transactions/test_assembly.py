@@ -148,15 +148,15 @@ def test_messages_before_the_resume_position_are_dropped():
     assert [part.end_lsn for part in subject.feed([old, new])] == [151]
 
 
-# --- streamed in progress ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("delivered", [1, 3, 4])
 def test_a_resume_inside_a_transaction_delivers_the_rest(delivered):
     subject = assembler(resume=Position(50, 100, delivered))
     (part,) = subject.feed(ordinary(100, [row(n) for n in range(4)]))
     assert numbers([part]) == [*range(delivered, 4)]
     assert (part.first_index, part.starts, part.complete) == (delivered, False, True)
+
+
+# --- streamed in progress ------------------------------------------------------------------------
 
 
 def segment(xid: int, changes: Iterable[Message], *, first: bool = False) -> list[Message]:
