@@ -66,6 +66,21 @@ def test_tables_that_differ_in_case_only_are_never_one(place, restarted):
     assert place.rows("orders", "id", "v") == [("1", "upper")]
 
 
+@pytest.mark.parametrize("place", ["file", "duck"], indirect=True)
+def test_the_name_of_a_table_that_was_renamed_is_free_once_the_target_is_reported(place):
+    """The stream reports the new name with the next change only; the remedy says what to do."""
+    source = Model()
+    place.deliver(source.inserted(UPPER, ["1", "upper"]))
+    place.execute('ALTER TABLE "Orders" RENAME TO old')
+    place.execute(f"DELETE FROM waltap_position_tables WHERE source_oid = {UPPER.oid}")
+    sink = place.opened()
+    sink.write(batch(source.inserted(LOWER, ["1", "lower"])))
+    renamed = msgspec.structs.replace(UPPER, table="old")
+    finish(sink, source.inserted(renamed, ["2", "more"]))
+    assert place.rows("orders", "id", "v") == [("1", "lower")]
+    assert place.rows("old", "id", "v") == [("1", "upper"), ("2", "more")]
+
+
 MOVING = pytest.mark.parametrize("place", ["postgres", "file", "duck"], indirect=True)
 FIRST = relation("public.people", [("id", "int4"), ("v", "text")])
 SECOND = relation("public.guests", [("id", "int4"), ("v", "text")])
@@ -176,6 +191,16 @@ def test_a_table_made_under_the_name_of_a_dropped_one_has_no_rows_of_it(place, k
 
 
 @MOVING
+def test_a_table_that_another_one_leads_to_as_well_keeps_its_name(place):
+    source, twin = Model(), msgspec.structs.replace(SECOND, schema="annex", table="people")
+    for table in (FIRST, twin):
+        source.insert(table, ["1" if table is FIRST else "2", "v"])
+        place.deliver(source.commit(), table_name_format="{table}")
+    assert place.rows("people", "id") == [("1",), ("2",)]
+    assert "needs a new snapshot" in str(place.sink().check())
+
+
+@MOVING
 def test_a_table_that_another_pipeline_writes_to_keeps_its_name(place):
     sources = {"one": Model(), "two": Model()}
     for named, table, number in (("one", FIRST, "1"), ("two", FIRST, "2"), ("one", SECOND, "3")):
@@ -203,6 +228,22 @@ def test_a_snapshot_takes_the_table_of_a_dropped_one_where_its_key_fits(postgres
     fits = key == ("id",)
     assert postgres.rows("people", "id", "v") == [("2", "read anew")]
     assert postgres.rows("seen", "id") == ([("2",)] if fits else [("1",)])
+
+
+@pytest.mark.parametrize("place", ["maria", "latin"], indirect=True)
+def test_rows_of_a_dropped_table_are_reported_where_another_has_its_name(place):
+    source = Model()
+    first = source.inserted(FIRST, ["1", "dropped"])
+    second = source.inserted(called(SECOND, "people"), ["2", "made anew"])
+    source.insert(called(SECOND, "others"), ["3", "renamed"])
+    place.deliver(first, second)
+    sink = place.sink()
+    (warned,) = [check for check in sink.check() if check.verdict == "warning"]
+    assert "had its name before and was dropped" in warned.found
+    assert place.rows("people", "id") == [("1",), ("2",)], "nothing is dropped"
+    sink.open()
+    finish(sink, source.commit())
+    assert place.rows("others", "id") == [("1",), ("2",), ("3",)], "its name leads to it"
 
 
 @pytest.mark.parametrize(
