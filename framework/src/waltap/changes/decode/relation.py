@@ -153,6 +153,8 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     # key, None where the wire does not say. In a described relation it is the primary key, ()
     # without one, where `primary_key` comes from another index.
     wire_key: tuple[str, ...] | None = None
+    # Whether the key is checked at the commit: until then several rows may have one key.
+    deferrable: bool = False
     # A unique index that could be the replica identity.
     usable_index: str | None = None
     # The table that had this name before, where the source still has it. None: it was dropped, or
@@ -180,7 +182,15 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 _shape = attrgetter(
-    "oid", "table_id", "identity", "columns", "primary_key", "topic", "wire_key", "former_owner"
+    "oid",
+    "table_id",
+    "identity",
+    "columns",
+    "primary_key",
+    "topic",
+    "wire_key",
+    "deferrable",
+    "former_owner",
 )
 
 

@@ -248,8 +248,6 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
     estimate: int
     # The real primary key, whatever the key rule chose.
     primary_key: tuple[str, ...] = ()
-    # Whether the primary key is not deferrable: only such a key is a replica identity.
-    immediate_key: bool = True
     # The key if the primary key is ignored.
     stand_in: tuple[str, ...] = ()
     # Column number → transactions that last changed the column and its default.
@@ -691,6 +689,7 @@ class PostgresCatalogue:
             identity=identity,
             primary_key=named(chosen.key(rule)) if chosen else (),
             wire_key=None if chosen is primary else named(primary.key(rule)) if primary else (),
+            deferrable=primary is not None and not primary.immediate,
             usable_index=usable.name if usable else None,
             columns=tuple(
                 Column(
@@ -715,7 +714,6 @@ class PostgresCatalogue:
             partition=partition,
             estimate=estimate,
             primary_key=named(primary.key(rule)) if primary else (),
-            immediate_key=primary is None or primary.immediate,
             stand_in=named(stand_in.key(rule)) if stand_in else (),
             changed={
                 int(a[7]): tuple(int(xid) for xid in a[9:11] if xid) for a in attributes or ()

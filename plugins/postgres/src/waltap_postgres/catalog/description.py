@@ -460,6 +460,7 @@ def joined(
         primary_key=key,
         xid=0,
         wire_key=stated,
+        deferrable=(present.relation if present else remembered or wire).deferrable,
         usable_index=present.relation.usable_index if present is not None else None,
     )
 
@@ -563,7 +564,7 @@ def _key(
     if present is not None:
         now = present.relation.primary_key or ()
         none_then = not stated if stated is not None else by_identity and not flagged
-        if none_then and present.immediate_key and present.primary_key:
+        if none_then and not present.relation.deferrable and present.primary_key:
             now = present.stand_in
         now = tuple(by_present.get(name, "") for name in now)
         now = () if "" in now else now

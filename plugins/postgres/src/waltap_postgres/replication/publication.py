@@ -383,7 +383,7 @@ def _whole_trees(
     """Return partitioned tables with a key whose partitions are all captured."""
     names = {t.relation.table_id for t in captured}
     # Their later partitions have the key, too, and so allow UPDATE and DELETE.
-    keyed = [t for t in captured if t.partitioned and t.primary_key and t.immediate_key]
+    keyed = [t for t in captured if t.partitioned and t.primary_key and not t.relation.deferrable]
     roots = {t.relation.table_id for t in keyed}
     roots -= foreign_tables(catalogue, sorted(roots)).keys()
     if names.issuperset(partitions(catalogue, roots)):  # mostly: one query for all

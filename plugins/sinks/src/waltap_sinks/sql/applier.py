@@ -6,7 +6,6 @@ from waltap.changes.decode.message import (
     Change,
     Delete,
     InsertBlock,
-    OldTuple,
     Truncate,
     Update,
 )
@@ -246,7 +245,7 @@ class SqlApplier:
             if not self._arrived or self._arrived.change(net, before, row, row, ts):
                 net.put(row)
             return
-        found = net.state(key_of(row))
+        found = net.state(key_of(row)) if shape.deferrable else None
         if self._arrived.leave(net, key_of(old), before, ts):
             net.put(row)
         # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
@@ -255,20 +254,20 @@ class SqlApplier:
             or self._tables.of(shape).cascades
             or not net.move(key_of(old), row, ts)
         ):
-            self._move(shape, key_of(old), row, change.old_kind)
+            self._move(shape, key_of(old), row)
             found = None
-        self._arrived.arrive(shape, change, row, found)
+        if shape.deferrable:
+            self._arrived.arrive(shape, row, found)
 
-    def _move(self, shape: TargetShape, old: object, row: Tuple, kind: OldTuple) -> None:
+    def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
         self.apply()
         table = self.at = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key_of is not None:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
             # A row that the source deleted may have the new key; the target can equate both keys.
-            # Full old tuples can be of deferrable keys, which one statement exchanges: the row may live.
-            immediate = kind is not OldTuple.FULL
-            if table.soft or (immediate and self._target.holding(table, [old, new]) > 1):
+            # Where the key is deferrable, that row may live.
+            if table.soft or (not shape.deferrable and self._target.holding(table, [old, new]) > 1):
                 self._target.change_keys(table, [new], where=where)
         self._rows.move(table, old, row)
 

@@ -148,7 +148,8 @@ class HistoryWriter:
         if not self.arrived.leave(log, key_of(old), before, cause.ts):
             row, lender = log.replace(key_of(old), row, cause.ts)
         log.close(null_missing(old), "d", cause, number)
-        self.arrived.arrive(log.shape, change, row, log.state(key))
+        if log.shape.deferrable:
+            self.arrived.arrive(log.shape, row, log.state(key))
         log.end(key, cause.ts)
         log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from waltap.base.import_rules import pa
-from waltap.changes.decode.message import OldTuple, Update
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
 from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape
@@ -181,18 +180,25 @@ def _set(held: dict[Any, Any], key: Any, value: Any) -> None:
         held.pop(key, None)
 
 
-class ArrivedRows(dict[tuple[TargetName, Any], list[list[Any]]]):
-    """Hold the rows that arrived at each key, until the transaction ends.
+@dataclass(slots=True)
+class ArrivedRow:
+    """Hold a row that took its key in the open transaction."""
 
-    A deferrable key is checked at the commit. Until then several rows can have it, and full old
-    tuples show which of them changes. Each row comes with the state of the key that it found, which
-    returns if the row leaves again. It is None once the row is in the target.
+    row: Tuple
+    # The state of the key before, which returns if the row leaves. None once the target has the row.
+    found: Any
+
+
+class ArrivedRows(dict[tuple[TargetName, Any], list[ArrivedRow]]):
+    """Hold the rows that arrived at each deferrable key, until the transaction ends.
+
+    Such a key is checked at the commit. Until then several rows can have it, and full old tuples
+    show which of them changes.
     """
 
-    def arrive(self, shape: TargetShape, change: Update, row: Tuple, found: Any) -> None:
-        if change.old_kind is OldTuple.FULL:
-            assert shape.key_of is not None
-            self.setdefault((shape.name, shape.key_of(row)), []).append([row, found])
+    def arrive(self, shape: TargetShape, row: Tuple, found: Any) -> None:
+        assert shape.key_of is not None
+        self.setdefault((shape.name, shape.key_of(row)), []).append(ArrivedRow(row, found))
 
     def leave(self, held: "HeldKeys", key: Any, before: Tuple | None, ts: int) -> bool:
         """Take the row ``before`` away; return False if nothing is known of other rows."""
@@ -201,11 +207,11 @@ class ArrivedRows(dict[tuple[TargetName, Any], list[list[Any]]]):
             return False
         at = _last_alike(rows, before)
         if at < 0:  # it was there first
-            rows[0][1] = rows[0][1] and held.replaced(rows[0][1], None, ts)
+            rows[0].found = rows[0].found and held.replaced(rows[0].found, None, ts)
             return True
-        found = rows.pop(at)[1]
+        found = rows.pop(at).found
         if at < len(rows):
-            rows[at][1] = found
+            rows[at].found = found
         elif found is None:
             return False
         else:
@@ -223,22 +229,23 @@ class ArrivedRows(dict[tuple[TargetName, Any], list[list[Any]]]):
             return True
         at = _last_alike(rows, before)
         if at >= 0:
-            rows[at][0] = row
+            rows[at].row = row
         if at + 1 == len(rows):
             return True
         cover = rows[at + 1]
-        cover[1] = cover[1] and held.replaced(cover[1], new, ts)
+        cover.found = cover.found and held.replaced(cover.found, new, ts)
         return False
 
     def written(self) -> None:
         for rows in self.values():
-            rows[:] = [[row, None] for row, _found in rows]
+            for each in rows:
+                each.found = None
 
 
-def _last_alike(rows: Sequence[list[Any]], before: Tuple | None) -> int:
+def _last_alike(rows: Sequence[ArrivedRow], before: Tuple | None) -> int:
     """Return the index of the last row that may be ``before``, or -1."""
     for at in reversed(range(len(rows))):
-        if before is None or all(map(_alike, rows[at][0], before)):
+        if before is None or all(map(_alike, rows[at].row, before)):
             return at
     return -1
 

@@ -74,6 +74,10 @@ class TargetShape:
         self.history: Any = None
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
+        # Several rows can have one key until the commit, and old tuples are whole rows.
+        self.deferrable = plan.relation.deferrable and all(
+            column.in_identity for column in plan.relation.columns
+        )
         identifying = plan.identifying
         masks = plan.masks(unmasked=frozenset(identifying))
         mappings = {c.index: c.mapping for c in plan.columns if c.mapping is not None}
@@ -264,7 +268,7 @@ class HistoryShape(TargetShape):
             TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
             for n, column in enumerate(computed)
         )
-        self.key, self.key_of = base.key, base.key_of
+        self.key, self.key_of, self.deferrable = base.key, base.key_of, base.deferrable
         self.valid_to, self.current = prefix + "valid_to", prefix + "is_current"
 
 
