@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.changelog import context
-from tests.harness.servers import delta, iceberg
+from tests.harness.servers import iceberg, spark_jars
 from tests.harness.servers.postgres import server_programs
 
 from benchmarks.machine import stamp
@@ -435,9 +435,9 @@ def run(options: argparse.Namespace, folder: Path) -> list[Figures]:
 
 
 def _session(options: argparse.Namespace, folder: Path) -> Any:
-    jars, settings = [delta.spark_jars()], {"spark.driver.memory": options.memory}
+    jars, settings = [spark_jars.delta()], {"spark.driver.memory": options.memory}
     if "iceberg" in options.formats:
-        jars.append(iceberg.spark_jars())
+        jars.append(spark_jars.iceberg())
     settings["spark.jars"] = ",".join(jars)
     for pair in options.set or ():
         name, _, value = pair.partition("=")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.harness.servers import delta, iceberg
+from tests.harness.servers import spark_jars
 from tests.harness.servers.postgres import Cluster, Database
 from tests.harness.versions import versions
 
@@ -45,9 +45,9 @@ VICTIMS = ("engine", "driver", "jvm", "engine and jvm")
 def settings_of(table_format: str) -> dict[str, str]:
     """Return what a session of Spark needs for the format."""
     if table_format == "delta":
-        return {"spark.jars": delta.spark_jars()}
+        return {"spark.jars": spark_jars.delta()}
     if table_format == "iceberg":
-        return {"spark.jars": iceberg.spark_jars()}
+        return {"spark.jars": spark_jars.iceberg()}
     return {}
 
 

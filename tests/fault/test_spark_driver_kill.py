@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.pipeline import until
-from tests.harness.servers.delta import spark_jars
+from tests.harness.servers import spark_jars
 from tests.harness.servers.fixtures import QUICK_JVM
 
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -101,7 +101,7 @@ class Followed:
 @pytest.fixture
 def followed(tmp_path, kind, kills) -> Followed:
     """Return a change log whose driver has made its first commit."""
-    settings = ("format=delta", f"spark.jars={spark_jars()}") if kind == "delta" else ()
+    settings = ("format=delta", f"spark.jars={spark_jars.delta()}") if kind == "delta" else ()
     made = Followed(tmp_path, settings)
     made.work(3)
     made.drive()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.harness.pipeline import profile_text
-from tests.harness.servers.delta import spark_jars
+from tests.harness.servers import spark_jars
 from tests.harness.servers.postgres import Database
 
 from waltap_spark.read.live import LiveTables
@@ -224,7 +224,7 @@ def each_dies_in_turn(bank: Bank, spark: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
 def test_executor_driver_and_engine_are_killed_while_tasks_read(banks, request, kind):
-    jars = {"format": kind, "spark.jars": spark_jars()} if kind == "delta" else {}
+    jars = {"format": kind, "spark.jars": spark_jars.delta()} if kind == "delta" else {}
     bank = banks({**ON_A_CLUSTER, **jars})
     name = "delta" if kind == "delta" else "spark"
     each_dies_in_turn(bank, lambda: request.getfixturevalue(name))

@@ -13,8 +13,7 @@ from tests.harness.changelog import Database, batch, context, relation
 from tests.harness.command import run_program, waltap
 from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers import delta as delta_lake
-from tests.harness.servers import spark_kafka, spark_s3
+from tests.harness.servers import spark_jars
 from tests.harness.servers.fixtures import missing
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
@@ -73,7 +72,7 @@ with KafkaFeed(spark, topics, changelog) as feed:
 @pytest.fixture
 def conf(s3) -> dict[str, str]:
     try:
-        return spark_s3.conf(s3.url)
+        return spark_jars.s3_conf(s3.url)
     except MissingProgram as reason:
         missing(f"no S3 for Spark: {reason}")
 
@@ -161,7 +160,7 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_tables_follow_a_change_log_in_s3(s3, bucket, conf, tmp_path, java, kind):
     if kind == "delta":
-        conf["spark.jars"] += f",{delta_lake.spark_jars()}"
+        conf["spark.jars"] += f",{spark_jars.delta()}"
     tables_follow(s3, bucket, conf, tmp_path, kind)
 
 
@@ -212,7 +211,7 @@ def test_events_of_topics_become_a_change_log_in_s3(s3, bucket, conf, kafka):
     topic = kafka.topic_name()
     create(kafka.bootstrap, NewTopic(topic, 1))
     produce(kafka, topic, ({"id": 1}, event("c", 100, None, {"id": 1}, 90)))
-    jars = f"{conf['spark.jars']},{spark_kafka.spark_jars()}"
+    jars = f"{conf['spark.jars']},{spark_jars.kafka()}"
     found = run(s3, "-c", FEED, place(s3, bucket, "log"), kafka.bootstrap, topic,
                 json.dumps({**conf, "spark.jars": jars}))  # fmt: skip
     assert found.splitlines()[-1] == "[1]"

@@ -14,7 +14,7 @@ from pyarrow import dataset
 from tests.harness.changelog import WrittenLog, relation
 from tests.harness.command import run_program
 from tests.harness.profile_query import patiently
-from tests.harness.servers import spark_catalogue
+from tests.harness.servers import spark_jars
 from tests.harness.source_log import PEOPLE, SourceLog
 from tests.integration.test_spark_profiles import Shop
 
@@ -172,7 +172,7 @@ class Client(WrittenLog):
         self.open(has_offset=True)
         self._said = folder / "client.log"
         (folder / "storage").mkdir()
-        words = [address, self.path, folder / "storage", spark_catalogue.CATALOGUE]
+        words = [address, self.path, folder / "storage", spark_jars.CATALOGUE]
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
                 [sys.executable, CLIENT, *words],

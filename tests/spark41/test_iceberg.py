@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 from tests.harness.changelog import relation
-from tests.harness.servers.iceberg import CONF, spark_jars
+from tests.harness.servers import spark_jars
+from tests.harness.servers.iceberg import CONF
 from tests.harness.shared_outputs import write_one_target
 from tests.harness.spark import Rig
 from tests.harness.spark_cost import cost, filled
@@ -251,7 +252,7 @@ def test_pipelines_share_targets_of_a_catalogue(iceberg, tmp_path, monkeypatch):
 @pytest.mark.parametrize("catalogue", [True, False])
 def test_tables_follow_a_change_log_in_s3(s3, bucket, conf, tmp_path, java, catalogue):
     """Named in a catalogue in a database, and by their paths alone."""
-    conf["spark.jars"] += f",{spark_jars()}"
+    conf["spark.jars"] += f",{spark_jars.iceberg()}"
     if catalogue:
         conf |= CONF
         conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{tmp_path}/catalog.db?busy_timeout=60000"

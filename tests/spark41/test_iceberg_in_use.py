@@ -13,7 +13,7 @@ from tests.harness.maintained_by_others import a_table_at_rest_outlives_its_vers
 from tests.harness.remade_tables import COURSES as REMADE
 from tests.harness.renamed_tables import COURSES as RENAMED
 from tests.harness.renamed_tables import names_are_the_tables_own
-from tests.harness.servers.iceberg import spark_jars
+from tests.harness.servers import spark_jars
 from tests.harness.shared_outputs import sources_keep_to_themselves
 from tests.harness.spark import Rig
 from tests.integration.test_spark_lake import OPTIONS, SOURCE, nested_values_follow, site
@@ -152,5 +152,5 @@ def test_who_looks_while_both_sides_are_written_finds_what_is_so(iceberg, databa
 
 @pytest.mark.timeout(1500)  # five starts of Spark, on a machine that may have much to do
 def test_executor_driver_and_engine_are_killed_while_tasks_read(banks, request):
-    bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars()})
+    bank = banks({**ON_A_CLUSTER, "format": "iceberg", "spark.jars": spark_jars.iceberg()})
     each_dies_in_turn(bank, lambda: request.getfixturevalue("iceberg"))

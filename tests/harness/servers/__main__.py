@@ -4,7 +4,6 @@ import signal
 import sys
 
 from tests.harness.servers import (
-    delta,
     iceberg,
     kafka,
     linters,
@@ -15,9 +14,7 @@ from tests.harness.servers import (
     redis,
     registry,
     shared_classes,
-    spark_catalogue,
-    spark_kafka,
-    spark_s3,
+    spark_jars,
 )
 from tests.harness.servers.child import ChildFailed
 from tests.harness.servers.jars import MissingProgram
@@ -34,11 +31,11 @@ def main(command: str) -> str | None:
         if command == "setup":
             kafka.prepare()
             registry.prepare()
-            for service in (delta, iceberg, spark_kafka, spark_s3, spark_catalogue):
+            spark_jars.prepare()
+            for service in (
+                redis.RedisServer, nats.NatsServer, prometheus.Prometheus, moto.Moto, pgbouncer.PgBouncer,
+            ):  # fmt: skip
                 service.prepare()
-            for service in (redis, nats, prometheus, moto, pgbouncer):
-                service.prepare()
-            delta.prepare("4.1")
             iceberg.make_environment()
             linters.prepare()
             shared_classes.prepare()

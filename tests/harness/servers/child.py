@@ -12,7 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from tests.harness.servers.packages import packaged
 
 WAIT_SECONDS = 120.0
 
@@ -106,6 +108,8 @@ class LocalServer(abc.ABC):
 
     NAME: str
     """What its folder is called after."""
+    PACKAGES: ClassVar[tuple[str, ...]] = ()
+    """Of the distribution: the first brings the program of its name, the others have its libraries."""
 
     def __init__(self, folder: Path, port: int, **options: Any) -> None:
         self.folder, self.port = folder, port
@@ -131,6 +135,11 @@ class LocalServer(abc.ABC):
             else:
                 return made
         raise AssertionError
+
+    @classmethod
+    def prepare(cls) -> list[str]:
+        """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
+        return packaged(*cls.PACKAGES)
 
     @abc.abstractmethod
     def command(self, *args: Any, **options: Any) -> list[str]:

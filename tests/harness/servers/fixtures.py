@@ -29,13 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from tests.harness.servers import delta as delta_lake
 from tests.harness.servers import iceberg as iceberg_lake
 from tests.harness.servers import (
     output_plugin,
     postgres,
-    spark_catalogue,
-    spark_kafka,
+    spark_jars,
 )
 from tests.harness.servers.child import ChildFailed
 from tests.harness.servers.jars import MissingProgram
@@ -251,16 +249,16 @@ def _get_three_shares() -> None:
 
 
 def _lakes(folder: Path) -> dict[str, str]:
-    conf = {**delta_lake.CONF, "spark.jars": delta_lake.spark_jars()}
+    conf = {**spark_jars.DELTA_CONF, "spark.jars": spark_jars.delta()}
     if iceberg_lake.runs_here():
-        conf["spark.jars"] += f",{iceberg_lake.spark_jars()}"
+        conf["spark.jars"] += f",{spark_jars.iceberg()}"
         conf["spark.sql.extensions"] += f",{iceberg_lake.EXTENSION}"
         conf |= iceberg_lake.CONF
         conf["spark.sql.catalog.lake.uri"] = f"jdbc:sqlite:{folder}/catalog.db?busy_timeout=60000"
         conf["spark.sql.catalog.lake.warehouse"] = f"file://{folder}/lake"
     else:
         with contextlib.suppress(MissingProgram):
-            conf["spark.jars"] += f",{spark_kafka.spark_jars()},{spark_catalogue.spark_jars()}"
+            conf["spark.jars"] += f",{spark_jars.kafka()},{spark_jars.catalogue()}"
     return conf
 
 
@@ -280,10 +278,10 @@ def spark_connect(spark: Any) -> Iterator[str]:
     server.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
-def _with(what: str, jars: Any, spark: Any) -> Any:
+def _with(what: str, fetch: Callable[[], str], spark: Any) -> Any:
     """Return the session when its jars can be had."""
     try:
-        jars.prepare()
+        fetch()
     except MissingProgram as reason:
         missing(f"no {what}: {reason}")
     return spark
@@ -292,8 +290,8 @@ def _with(what: str, jars: Any, spark: Any) -> Any:
 @pytest.fixture(scope="session")
 def delta(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the Spark session, which has Delta Lake and has loaded it: that takes as long as a JVM's start."""
-    session = _with("Delta Lake", delta_lake, spark)
-    delta_lake.load(session, tmp_path_factory.mktemp("delta"))
+    session = _with("Delta Lake", spark_jars.delta, spark)
+    spark_jars.load_delta(session, tmp_path_factory.mktemp("delta"))
     return session
 
 
@@ -309,7 +307,7 @@ def peer(java: Path) -> None:
 @pytest.fixture(scope="session")
 def spark_of_topics(spark: Any) -> Any:
     """Return the Spark session, which has Spark's Kafka source and its Avro functions."""
-    return _with("Kafka source of Spark's", spark_kafka, spark)
+    return _with("Kafka source of Spark's", spark_jars.kafka, spark)
 
 
 @pytest.fixture(scope="session")
@@ -318,7 +316,7 @@ def iceberg(spark: Any) -> Any:
 
     Only the environment of `tests.harness.servers.iceberg` has a pyspark that Iceberg runs on.
     """
-    return _with("Apache Iceberg", iceberg_lake, spark)
+    return _with("Apache Iceberg", spark_jars.iceberg, spark)
 
 
 def _running(what: str, make: Callable[[], Any]) -> Iterator[Any]:

@@ -9,16 +9,12 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, jars, locked
+from tests.harness.servers.jars import FETCH_SECONDS, MissingProgram, cache_folder, locked
 
 ROOT = Path(__file__).parents[3]
 PINNED = Path(__file__).with_name("pyspark41.txt")
 PYSPARK = PINNED.read_text(encoding="utf-8").partition("==")[2].split()[0]
 FOLDER = ROOT / ".venv-spark41"
-COORDINATES = (
-    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
-    "org.xerial:sqlite-jdbc:3.50.3.0",
-)
 EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CONF = {
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
@@ -31,16 +27,6 @@ CONF = {
 
 def runs_here() -> bool:
     return version("pyspark").startswith("4.1.")
-
-
-def prepare() -> Path:
-    """Fetch the jars; return their folder. Raises: MissingProgram."""
-    return jars("iceberg", COORDINATES, alone=True)
-
-
-def spark_jars() -> str:
-    """Return what ``spark.jars`` names. Raises: MissingProgram."""
-    return ",".join(str(path) for path in sorted(prepare().glob("*.jar")))
 
 
 def python() -> Path:

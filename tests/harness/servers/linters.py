@@ -20,7 +20,7 @@ def linter(name: str) -> list[str]:
 
 def logrotate() -> list[str]:
     """Return how to start logrotate. Raises: MissingProgram."""
-    return packaged("logrotate", ["logrotate", "libpopt0"])
+    return packaged("logrotate", "libpopt0")
 
 
 def prepare() -> None:

