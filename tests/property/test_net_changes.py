@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.changelog import WrittenLog, relation
 
-from waltap_spark.compact.log_columns import key_codes
+from waltap_sinks.changelog.verification import CurrentRows
+from waltap_spark.compact.log_columns import key_codes, log_columns
 from waltap_spark.compact.net_changes import Fill, LogColumns, NetRows
 
 Position = tuple[int, int, int, int]
@@ -162,6 +167,56 @@ def test_a_row_has_the_value_that_it_had_in_the_source(transactions, preexisting
         if events[row].op != "d":
             after[key] = filled[row] if row in filled else source.brought[events[row].position, key]
     assert after == source.rows
+
+
+SEATS = msgspec.structs.replace(
+    relation("public.seats", [("id", "int4"), ("name", "text")], identity="f"), deferrable=True
+)
+CHOICES = st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 5))
+
+
+@given(st.lists(st.lists(CHOICES, max_size=9), min_size=1, max_size=3), st.integers(1, 40))
+def test_rows_that_share_a_key_until_the_commit_keep_their_values(transactions, chunk):
+    with (
+        TemporaryDirectory() as folder,
+        WrittenLog(Path(folder)).open({"chunk.rows": chunk}) as log,
+    ):
+        log.flush(log.db.inserted(SEATS, *[[str(n), f"row {n}"] for n in range(4)]))
+        rows = log.db.rows["public.seats"]
+        for choices in transactions:
+            for at in range(
+                len(rows)
+            ):  # a row that nothing changes cannot be told from one that left
+                log.db.update(SEATS, [rows[at][0]], name=f"{rows[at][1]}.")
+            for what, which, to in choices:
+                at = which % len(rows)
+                old = {
+                    "key": [rows[at][0]],
+                    "which": [row[0] for row in rows[:at]].count(rows[at][0]),
+                }
+                if what == 0 and len(rows) > 2:
+                    log.db.delete(SEATS, **old)
+                elif what == 1:
+                    log.db.insert(SEATS, [str(to), f"new {to}"])
+                elif what < 5:
+                    log.db.update(SEATS, **old, name="ab"[to % 2])
+                else:
+                    log.db.update(SEATS, **old, id=str(to))
+            for at, row in enumerate(rows):
+                if row[0] in (earlier := [each[0] for each in rows[:at]]):
+                    log.db.update(SEATS, [row[0]], which=earlier.count(row[0]), id=str(log.db.lsn))
+            log.flush(log.db.commit())
+        expected = sorted((int(key), name) for key, name in rows)
+        read = pa.concat_tables(log.log.rows("public", "seats"))
+        current = CurrentRows(["id", "name"], ["id"])
+        for row in read.to_pylist():
+            current.apply(row["_op"], row, transaction=row["_commit_lsn"], second=row["_sub"] == 1)
+        assert sorted(map(tuple, current.rows())) == expected
+        net = NetRows(
+            log_columns(read, ["id"], ()), key_reused=True, live_keys=lambda asked: asked < 0
+        )
+        last = read.take(net.last_rows()[0]).select(["id", "name", "_op"]).to_pylist()
+        assert sorted((r["id"], r["name"]) for r in last if r["_op"] != "d") == expected
 
 
 # --- keys and positions -----------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def rows(properties: Mapping[str, str]) -> object:
                     version = versions[relation.oid] = TableVersion(relation, known)
                     found += [version.columns, version.key, version.codec.schema]
                 if tuples is None:
-                    made = version.rows(changes)
+                    made = version.rows(changes, [0])
                 else:
                     made = LogRows(version.projected(tuples), "r")
                 found += [made.operations, made.subs, version.codec.batch(made.tuples).to_pylist()]

@@ -294,7 +294,7 @@ class TableBuffer:
         """Convert the rows that came since the last call."""
         if self._changes:
             lsns = [change.lsn for change in self._changes]
-            self._append(self.version.rows(self._changes), lsns)
+            self._append(self.version.rows(self._changes, self._commit_lsn), lsns)
         self._changes = []
         self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -125,6 +125,9 @@ class TableVersion:
                 )
         self.key: tuple[str, ...] = tuple(names[index] for index in plan.identifying)
         self._keyed = bool(self.key)
+        # Several rows can have one key until the commit, and old tuples are whole rows.
+        whole = all(column.in_identity for column in described.columns)
+        self._key_shared = self._keyed and described.deferrable and whole
         logged = [column.name for column in self.relation.columns]
         self._logged_key: Callable[[Tuple], Any] | None = (
             itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
@@ -221,7 +224,7 @@ class TableVersion:
 
     # --- changes to rows --------------------------------------------------------------------------
 
-    def rows(self, changes: Sequence[Change]) -> LogRows:
+    def rows(self, changes: Sequence[Change], commit_lsn: Sequence[int]) -> LogRows:
         """Convert ``changes`` to rows in order.
 
         A change of the key becomes a delete of the old key and an insert (sub 0 and 1). Without a
@@ -234,10 +237,49 @@ class TableVersion:
             rows = LogRows([change.new for change in changes], "c")  # type: ignore[union-attr]
         else:
             rows = self._mixed(found)
+            if self._key_shared:
+                self._restate(rows, changes, commit_lsn)
         project = self._project
         if project is not None:
             rows.tuples = [project(row) for row in rows.tuples]
         return rows
+
+    def _restate(self, rows: LogRows, changes: Sequence[Change], commit_lsn: Sequence[int]) -> None:
+        """Add the row that stays under a key where another row of that key changed last.
+
+        Readers take the last values of a key for the row that stays.
+        """
+        source = rows.source or list(range(len(rows.tuples)))
+        key_of = itemgetter(*self._plan.identifying)
+        found: list[tuple[int, Tuple]] = []
+        end = 0
+        steps = zip(rows.tuples, rows.operations, source, strict=True)
+        for _, transaction in groupby(steps, lambda step: commit_lsn[step[2]]):
+            held: dict[Any, list[Tuple]] = {}
+            last: dict[Any, Tuple] = {}
+            for row, operation, index in transaction:
+                end += 1
+                if operation == "t":
+                    held.clear()
+                    continue
+                known = held.setdefault(key := key_of(row), [])
+                before = changes[index].old if operation == "u" else row  # type: ignore[union-attr]
+                if operation != "c" and before in known:
+                    known.remove(before)
+                if operation != "d":
+                    known.append(row)
+                    last[key] = row
+            staying = ((key, each[0]) for key, each in held.items() if len(each) == 1)
+            found += [(end, row) for key, row in staying if row != last[key]]
+        if found:
+            tuples, operations = list(rows.tuples), list(rows.operations)
+            subs = rows.subs if isinstance(rows.subs, list) else [0] * len(source)
+            for end, row in reversed(found):
+                tuples.insert(end, row)
+                operations.insert(end, "r")
+                source.insert(end, source[end - 1])
+                subs.insert(end, 2)
+            rows.tuples, rows.operations, rows.source, rows.subs = tuples, operations, source, subs
 
     def key_reused(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
         """Return whether a transaction deletes a key that it put before."""

@@ -35,8 +35,8 @@ class CurrentRows:
         self._keyed: dict[Key, list[Any]] = {}
         self._bag: dict[str, tuple[list[Any], int]] = {}
         self._transaction: object = None
-        # Keys that the transaction has put or deleted, with the older row that it must still delete.
-        self._older: dict[Key, list[Any] | None] = {}
+        # The rows that the transaction must still delete, as it has put others under their keys.
+        self._older: dict[Key, list[list[Any]]] = {}
         self._moved: list[Any] | None = None
 
     def rows(self) -> Iterable[Sequence[Any]]:
@@ -83,8 +83,7 @@ class CurrentRows:
 
     def _delete(self, key: Key) -> None:
         older = self._older.get(key)
-        self._older[key] = None
-        self._moved = older if older is not None else self._keyed.pop(key, None)
+        self._moved = older.pop(0) if older else self._keyed.pop(key, None)
 
     def _put(self, values: list[Any], unsent: Sequence[str], *, new: bool, second: bool) -> None:
         key = self._key_of(values)
@@ -93,8 +92,8 @@ class CurrentRows:
             for name in unsent:
                 if name in self._indexes:
                     values[self._indexes[name]] = before[self._indexes[name]]
-        if new and key not in self._older:
-            self._older[key] = self._keyed.get(key)
+        if new and key in self._keyed:
+            self._older.setdefault(key, []).append(self._keyed[key])
         self._keyed[key] = values
 
 
