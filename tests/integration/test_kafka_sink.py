@@ -35,6 +35,7 @@ from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import KafkaFailures
 from waltap_kafka.errors import (
     KafkaFenced,
+    KafkaPositionUnusable,
     KafkaRecordTooLarge,
     KafkaRefused,
     KafkaTopicMissing,
@@ -57,13 +58,13 @@ def properties(servers: str, **given: str) -> KafkaSinkProperties:
     return KafkaSinkProperties(**{"bootstrap.servers": servers, **named, **families})
 
 
-CONTEXT = ("has_offset", "stopping", "tolerant", "takes_over")
+CONTEXT = ("has_offset", "stopping", "tolerant", "takes_over", "pipeline")
 
 
 def sink(servers: str, folder: Path, **given: Any) -> KafkaSink:
     """Return a sink of properties, and of what of `CONTEXT` is given."""
     own = {name: given.pop(name) for name in CONTEXT if name in given}
-    context = SinkContext(pipeline="p", state_dir=folder, **own)
+    context = SinkContext(**{"pipeline": "p", "state_dir": folder, **own})
     return KafkaSink(properties(servers, **given), context)
 
 
@@ -504,6 +505,9 @@ def test_a_second_instance_ends_the_first(place):
     assert fenced.value.retry is RetryVerdict.NEVER
     first.close()
     assert place.keys() == [b"1", b"3"]
+    for has_offset in (False, True):
+        with pytest.raises(KafkaPositionUnusable, match="position of pipeline 'p'"):
+            place.opened(has_offset=has_offset, pipeline="another", **once)
     anew = sink(place.kafka.bootstrap, place.folder, has_offset=False, **once)
     assert anew.open() is None, "a pipeline that begins anew does not go on from what was before"
     anew.close()

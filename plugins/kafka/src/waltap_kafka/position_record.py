@@ -67,13 +67,13 @@ def last_position(
     settings: Mapping[str, object],
     client: AdminClient,
     failures: KafkaFailures,
-    pipeline: str | None,
+    pipeline: str,
     stopping: Callable[[], bool],
 ) -> Positions | None:
     """Return the last committed position of the transactional id.
 
-    None means that there is none. The position must belong to ``pipeline``; None accepts any
-    pipeline. The caller has ended its own open transactions, so all committed records are final.
+    None means that there is none. The position must belong to ``pipeline``. The caller has ended
+    its own open transactions, so all committed records are final.
     Raises: KafkaPositionUnusable, KafkaUnreachable, KafkaRefused, StopRequested.
     """
     topic, key = failures.position_topic, failures.transactional_id
@@ -84,8 +84,8 @@ def last_position(
     if not found:
         return None
     stored = _decoded(found, topic)
-    # Two pipelines with one transactional id would resume from each other's position.
-    if pipeline not in (None, stored.pipeline):
+    # Two pipelines with one transactional id would resume from each other's position, or delete it.
+    if pipeline != stored.pipeline:
         text = f"topic {topic} holds the position of pipeline {stored.pipeline!r} under {key}"
         raise KafkaPositionUnusable(
             f"{text}, the transactional.id of this pipeline, too", topic=topic

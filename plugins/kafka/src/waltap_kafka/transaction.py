@@ -64,12 +64,10 @@ class KafkaTransactions:
         self._until_done(self._producer.init_transactions, INIT_S)
         name = failures.position_topic
         topics.create(position_topic(name))
-        has_offset = self._context.has_offset
-        # A pipeline without a stored offset starts from the beginning, so any older position is
-        # deleted.
-        whose = self._context.pipeline if has_offset else None
-        held = last_position(settings, admin, failures, whose, self._context.stopping)
-        if held is not None and not has_offset:
+        context = self._context
+        held = last_position(settings, admin, failures, context.pipeline, context.stopping)
+        # A pipeline without a stored offset starts from the beginning.
+        if held is not None and not context.has_offset:
             self._producer.begin_transaction()
             self._producer.produce(name, None, failures.transactional_id.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)
