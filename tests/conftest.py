@@ -1,10 +1,12 @@
 """Fixtures for all tests: real servers, from `tests.harness.servers.fixtures`."""
 
 import atexit
+import functools
 import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.harness.tiers.exhaustive import mark_exhaustive
 from tests.harness.tiers.groups import add_groups
 
 from waltap.base import redaction
+from waltap.plugins import host
 
 pytest_plugins = ["tests.harness.servers.fixtures"]
 
@@ -52,6 +55,23 @@ def pytest_collection_finish() -> None:
     gc.enable()
     # the end of the process collects them: DuckDB would report what it loaded as leaked
     atexit.register(gc.unfreeze)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _known_distributions() -> Iterator[None]:
+    """Read what is installed once, not for each of thousands of hosts, unless a folder has something new."""
+
+    @functools.cache
+    def read(group: str, _: tuple[object, ...]) -> EntryPoints:
+        return entry_points(group=group)
+
+    def known(group: str) -> EntryPoints:
+        folders = (Path(folder) for folder in sys.path)
+        return read(group, tuple((f, f.stat().st_mtime_ns) for f in folders if f.exists()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "entry_points", known)
+        yield
 
 
 @pytest.fixture(autouse=True)
