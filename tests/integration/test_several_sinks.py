@@ -1,21 +1,32 @@
-"""Several sinks of one pipeline: each gets everything once, whatever the others do."""
+"""Several sinks of one pipeline: each gets everything once, whatever the others do; and a target that takes no more and says
+nothing: the pipeline says so, and a stop ends it."""
 
+import re
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
+import psycopg
 import pytest
 from tests.harness.changelog import logged_ids
 from tests.harness.json_lines import records
-from tests.harness.pipeline import Destination, PipelineRig
+from tests.harness.pipeline import Destination, PipelineRig, until
+from tests.harness.proxy import Proxy
+from tests.harness.servers.child import free_ports
+from tests.harness.servers.postgres import Database
+from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.shop import Shop
+from tests.harness.sql import replica
 
 from waltap.changes.decode.message import Insert
-from waltap.changes.transactions.transaction import (
-    Batch,
-    SnapshotRows,
-    TransactionPart,
-    events_in,
-)
+from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart, events_in
 from waltap.errors import ConfigurationError, RetryVerdict, SinkError
 from waltap.pipeline.delivery.fan_out import SinkPausedTooLong
 from waltap.plugins.hookspecs import hookimpl
@@ -34,7 +45,7 @@ class Shaken(SinkError):
 
 
 @pytest.fixture
-def pipeline(database, tmp_path) -> PipelineRig:
+def two(database, tmp_path) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     made = PipelineRig(database, tmp_path)
     made.others["other"] = Destination()
@@ -43,10 +54,10 @@ def pipeline(database, tmp_path) -> PipelineRig:
 
 
 @pytest.fixture
-def pausing(pipeline) -> PipelineRig:
+def pausing(two) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
-    pipeline.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
-    return pipeline
+    two.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
+    return two
 
 
 def raising(error: SinkError) -> Callable[..., None]:
@@ -58,9 +69,9 @@ def raising(error: SinkError) -> Callable[..., None]:
     return fail
 
 
-def both(pipeline: PipelineRig) -> Iterator[Destination]:
-    yield pipeline.destination
-    yield pipeline.others["other"]
+def both(two: PipelineRig) -> Iterator[Destination]:
+    yield two.destination
+    yield two.others["other"]
 
 
 def test_each_sink_has_its_filter_format_and_place(database, tmp_path):
@@ -68,8 +79,8 @@ def test_each_sink_has_its_filter_format_and_place(database, tmp_path):
         "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY);"
         "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1)"
     )
-    pipeline = PipelineRig(database, tmp_path)
-    pipeline.branches = [
+    two = PipelineRig(database, tmp_path)
+    two.branches = [
         {"name": "lake", "type": "changelog", "path": str(tmp_path / "lake")},
         {
             "name": "some",
@@ -84,9 +95,9 @@ def test_each_sink_has_its_filter_format_and_place(database, tmp_path):
             "format": {"type": "json", "value.converter.schemas.enable": True},
         },
     ]
-    pipeline.catch_up()
+    two.catch_up()
     database.psql("INSERT INTO a VALUES (2, 'y'); INSERT INTO b VALUES (2)")
-    pipeline.catch_up()
+    two.catch_up()
     some, every = records(tmp_path / "some.jsonl"), records(tmp_path / "all.jsonl")
     assert {each["value"]["source"]["table"] for each in some} == {"a"}
     assert [each["value"]["payload"]["source"]["table"] for each in every] == ["a", "b", "a", "b"]
@@ -116,41 +127,39 @@ class InPlace:
         return batch
 
 
-def test_a_transform_that_works_in_place_works_once_for_each_sink(pipeline):
-    pipeline.database.psql(
-        "CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'a')"
-    )
-    pipeline.tables["transforms"] = [{"type": "marks"}]
+def test_a_transform_that_works_in_place_works_once_for_each_sink(two):
+    two.database.psql("CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'a')")
+    two.tables["transforms"] = [{"type": "marks"}]
     for statement in ("", "INSERT INTO u VALUES (2, 'b'); UPDATE u SET v = 'c' WHERE id = 2"):
-        with pipeline.running(InPlace()) as run:
-            pipeline.database.psql(statement or "SELECT 1")
+        with two.running(InPlace()) as run:
+            two.database.psql(statement or "SELECT 1")
             count = 2 if statement else 1
-            run.until(lambda n=count: all(len(d.of("u")) == n for d in both(pipeline)), "the rows")
-    for destination in both(pipeline):
+            run.until(lambda n=count: all(len(d.of("u")) == n for d in both(two)), "the rows")
+    for destination in both(two):
         assert [event.row["v"] for event in destination.of("u")] == ["a!", "b!"]
 
 
-def test_what_one_sink_refuses_the_other_has_once(pipeline):
+def test_what_one_sink_refuses_the_other_has_once(two):
     """The first has the batch when the second fails; it is not given to the first again."""
-    other, fails = pipeline.others["other"], [Shaken("no"), Shaken("no")]
-    pipeline.catch_up()
+    other, fails = two.others["other"], [Shaken("no"), Shaken("no")]
+    two.catch_up()
 
     def refuse(_batch: object) -> None:
         if fails:
             raise fails.pop()
 
     other.before_write = refuse
-    with pipeline.running() as run:
-        pipeline.database.execute("INSERT INTO t VALUES (1)")
+    with two.running() as run:
+        two.database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: other.ids("t") == [1], "the third try")
-    for destination in both(pipeline):
+    for destination in both(two):
         assert destination.ids("t") == [1]
 
 
-def test_within_a_large_transaction_the_faster_sink_leaves_out_what_it_has(pipeline):
+def test_within_a_large_transaction_the_faster_sink_leaves_out_what_it_has(two):
     """The second fails in the middle: the pipeline's position is its position, the first is ahead."""
-    other, database = pipeline.others["other"], pipeline.database
-    pipeline.catch_up()
+    other, database = two.others["other"], two.database
+    two.catch_up()
     batches: list[object] = []
 
     def fail_third(batch: object) -> None:
@@ -159,13 +168,13 @@ def test_within_a_large_transaction_the_faster_sink_leaves_out_what_it_has(pipel
             raise Unwell("no")
 
     other.before_write = fail_third
-    with pytest.raises(Unwell), pipeline.running(**{"max.batch.size": 10}) as run:
+    with pytest.raises(Unwell), two.running(**{"max.batch.size": 10}) as run:
         database.execute("INSERT INTO t SELECT generate_series(1, 100)")
         run.join()
     other.before_write = lambda _batch: None
     database.execute("INSERT INTO t VALUES (101)")
-    pipeline.catch_up(**{"max.batch.size": 7})
-    for destination in both(pipeline):
+    two.catch_up(**{"max.batch.size": 7})
+    for destination in both(two):
         assert destination.ids("t") == [*range(1, 102)]
 
 
@@ -252,11 +261,11 @@ def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):
         ),
     ],
 )
-def test_mistakes_are_reported_by_their_place(pipeline, branches, named):
-    pipeline.branches = branches
-    host, _ = pipeline.host()
+def test_mistakes_are_reported_by_their_place(two, branches, named):
+    two.branches = branches
+    host, _ = two.host()
     with pytest.raises(ConfigurationError, match=named):
-        pipeline.profile(host)
+        two.profile(host)
 
 
 def test_doctor_and_explain_look_at_every_sink(database, tmp_path):
@@ -273,3 +282,158 @@ def test_doctor_and_explain_look_at_every_sink(database, tmp_path):
     assert "first, second" in explained
     assert "sinks[second].path" in explained
     assert "No sink is given" not in explained
+
+
+# --- a target that takes no more -----------------------------------------------------------------------
+
+
+LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
+
+
+def run(
+    database: Database, folder: Path, port: int, sink: dict[str, str]
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    shop = Shop(folder, database)
+    shop.source |= {
+        "schema.include.list": "public", "status.update.interval.ms": 200, "waltap.stall.ms": 500,
+        "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
+    }  # fmt: skip
+    shop.sink = sink
+    return shop.process(f"run FILE --http=127.0.0.1:{port}")
+
+
+def ready(port: int) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=120) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
+        found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.MULTILINE)
+    return max(map(float, found), default=-1.0)
+
+
+def reported_and_stopped(process: subprocess.Popen[str], port: int, log: Path, kind: str) -> None:
+    """See what is reported of a sink that hangs, and a stop end the process."""
+    until(lambda: ready(port) == 503, "readiness to be withdrawn")
+    until(lambda: metric(port, "waltap_write_in_flight_seconds") > 1, "the age of the write")
+    reported = f"sink {kind} has not come to an end with"
+    until(lambda: reported in log.read_text(), "a line of the log")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 1
+    assert "WT-5004" in log.read_text()
+
+
+def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(database, tmp_path):
+    database.psql(
+        "CREATE SCHEMA replica; CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT generate_series(1, 5)"
+    )
+    (port,) = free_ports(1)
+    sink = replica(database)
+
+    def rows() -> int:
+        made = database.execute("SELECT to_regclass('replica.t') IS NOT NULL")[0][0]
+        return database.execute("SELECT count(*) FROM replica.t")[0][0] if made else 0
+
+    with run(database, tmp_path, port, sink) as process:
+        until(lambda: ready(port) == 200, "streaming")
+        until(lambda: rows() == 5, "the snapshot")
+        with psycopg.connect(database.dsn) as holder:
+            holder.execute(LOCKED)
+            database.psql(
+                "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(6, 2000) i"
+            )
+            until(lambda: metric(port, "waltap_lag_bytes") > 100_000, "the lag in bytes")
+            until(lambda: metric(port, "waltap_lag_seconds") > 1, "the lag in seconds")
+            reported_and_stopped(process, port, tmp_path / "stderr", "sql")
+        assert rows() == 5
+    with run(database, tmp_path, port, sink) as process:
+        until(lambda: rows() == 2000, "what was not durable comes again")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+
+
+def in_s3(kind: str, s3: S3Server, bucket: str, url: str, folder: Path) -> dict[str, str]:
+    """Return a sink whose tables or files are in a bucket of the server at ``url``."""
+    place = f"s3://{bucket}/orders"
+    if kind in {"files", "changelog"}:
+        often = {"file.max.age.ms": "500"} if kind == "files" else {}  # a minute otherwise
+        return {"type": kind, "path": place, **often, **s3.properties(url=url)}
+    key, secret = ANYBODY.key, ANYBODY.secret
+    if kind == "delta":
+        storage = {
+            "aws_endpoint": url, "aws_allow_http": "true", "aws_region": REGION,
+            "aws_access_key_id": key, "aws_secret_access_key": secret,
+            "aws_s3_allow_unsafe_rename": "true",
+        }  # fmt: skip
+        return {"type": kind, "path": place, **{f"storage.{n}": v for n, v in storage.items()}}
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": place,
+        "s3.endpoint": url, "s3.region": REGION, "s3.access-key-id": key,
+        "s3.secret-access-key": secret,
+    }  # fmt: skip
+    return {"type": kind, **{f"catalog.{name}": value for name, value in catalog.items()}}
+
+
+@pytest.mark.parametrize("kind", ["files", "changelog", "delta", "iceberg"])
+def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
+    database, tmp_path, s3, bucket, kind
+):
+    database.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    (port,) = free_ports(1)
+    log, address = tmp_path / "stderr", urlsplit(s3.url)
+    confirmed = (
+        "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    )
+
+    def durable() -> bool:
+        return database.execute(confirmed, end, database.name[:60]) == [(True,)]
+
+    with Proxy(address.hostname or "", address.port or 0) as proxy:
+        sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
+        with run(database, tmp_path, port, sink) as process:
+            until(lambda: ready(port) == 200, "streaming")
+            database.psql("INSERT INTO t VALUES (1)")
+            ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+            until(durable, "the first change")
+            proxy.swallow(all_of_them=True)
+            database.psql("INSERT INTO t SELECT generate_series(2, 2000)")
+            reported_and_stopped(process, port, log, kind)
+        # the checks of a sink come first; a library that keeps the interpreter's lock would hold all
+        with run(database, tmp_path, port, sink) as process:
+            reported = f"sink {kind} has not come to an end with"
+            until(lambda: reported in log.read_text(), "a line of the log")
+            until(lambda: ready(port) == 503, "an answer")
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+        proxy.pass_again()
+        ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        with run(database, tmp_path, port, sink) as process:
+            until(durable, "what was not durable")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
+
+
+@pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")
+def test_a_registry_that_hangs_is_named_without_its_login(pipeline, caplog):
+    """It is what the pipeline waits for, not the sink; a stop ends the wait."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        pipeline.settings |= {
+            "sink.type": "null", "key.converter": "json", "value.converter": "avro",
+            "waltap.stall.ms": 500,
+            "value.converter.schema.registry.url": url.replace("//", "//user:secret-of-registry@"),
+        }  # fmt: skip
+        with pipeline.running() as run:
+            pipeline.database.execute("INSERT INTO t VALUES (1)")
+            words = f"the schema registry {url} has not answered for "
+            run.until(lambda: words in caplog.text, "a line of the log")
+            assert run.engine.status().stalled
+    assert "has not come to an end" not in caplog.text
+    assert "secret-of-registry" not in caplog.text
