@@ -364,7 +364,11 @@ def replay(rows: Iterable[dict[str, Any]], key: Sequence[str]) -> list[dict[str,
     return multiset if not key else list(state.values())
 
 
-def logged_ids(log: FileStore | Path, table: str = "t") -> list[int]:
-    """Return the ids of a table's rows in a change log, in its order."""
+def logged(log: FileStore | Path, table: str = "t") -> list[dict[str, Any]]:
+    """Return a table's rows in a change log, in its order."""
     parts = ChangeLog(log if isinstance(log, FileStore) else str(log)).rows("public", table)
-    return [number for part in parts for number in part.column("id").to_pylist()]
+    return [row for part in parts for row in part.to_pylist()]
+
+
+def logged_ids(log: FileStore | Path, table: str = "t") -> list[int]:
+    return [row["id"] for row in logged(log, table)]

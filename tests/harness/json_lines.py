@@ -7,6 +7,14 @@ from typing import Any
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
+DECODERS: dict[str, dict[str, str]] = {
+    "pgoutput": {},
+    "wal2json": {"plugin.name": "wal2json"},
+    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
+    "decoderbufs": {"plugin.name": "decoderbufs"},
+}
+"""What of a pipeline chooses each decoder and each form of its output."""
+
 
 def records(path: Path) -> list[Any]:
     """Return the documents of the whole lines of a file, none where there is no file; the last line of a

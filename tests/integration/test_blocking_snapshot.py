@@ -326,34 +326,6 @@ def test_a_stop_in_the_middle_has_the_next_run_read_again(pipeline):
     assert len(rows(pipeline, "t")) == 300
 
 
-REFUSED = [
-    ("id > 5", "syntax error"),
-    ("SELECT public.steal() AS id, 'x' AS v", "public.steal is neither the table nor built in"),
-    ("SELECT * FROM public.t WHERE 1 / (id - id) > 0", "division by zero"),
-]
-"""What is wrong with a statement, and what the log says of it; all that SQL may not have: test_signal_sql.py."""
-
-
-def test_a_table_that_cannot_be_read_is_reported_and_the_others_are_read(
-    pipeline, database, caplog
-):
-    """One after the other in one run: none ends it, none writes anything."""
-    database.execute(
-        "CREATE FUNCTION steal() RETURNS int LANGUAGE sql AS 'DELETE FROM u; SELECT 1'"
-    )
-    with pipeline.running(**{"waltap.signal.condition.timeout.ms": 2000}) as run:
-        for times, (statement, says) in enumerate(REFUSED, 1):
-            caplog.clear()
-            ask(pipeline, "t", "u", "none", t=statement)
-            run.until(lambda n=times: completed(run, n), f"the snapshot with {statement}")
-            assert says in warnings(caplog), statement
-            assert "public.none is not read" in warnings(caplog)
-            assert len(rows(pipeline, "u")) == times * 15
-    assert rows(pipeline, "t") == []
-    assert database.execute("SELECT count(*) FROM t") == [(300,)]
-    assert database.execute("SELECT count(*) FROM u") == [(15,)]
-
-
 @pytest.mark.parametrize("kind", ["BLOCKING", "INCREMENTAL"])
 def test_what_signals_narrow_is_read_with_the_rights_of_a_role(pipeline, database, caplog, kind):
     """It may read ``t``, not ``u``. Without a condition, tables are read as always."""
@@ -377,12 +349,16 @@ def test_what_signals_narrow_is_read_with_the_rights_of_a_role(pipeline, databas
         database.execute(f"DROP OWNED BY {reader}; DROP ROLE {reader}")
 
 
-def test_observers_and_notifications_hear_of_it(pipeline):
+def test_observers_and_notifications_hear_of_it_and_of_what_cannot_be_read(pipeline, caplog):
+    """A statement fails while it reads; all that SQL may not have: test_signal_sql.py."""
     sent: list[dict[str, Any]] = []
     with pipeline.running() as run:
         run.engine.on_notification(lambda notification: sent.append(notification.document()))
-        ask(pipeline, "u", "t", t="SELECT FROM")
+        ask(pipeline, "u", "none", "t", t="SELECT * FROM public.t WHERE 1 / (id - id) > 0")
         run.until(lambda: completed(run), "the snapshot")
+    assert "division by zero" in warnings(caplog)
+    assert "public.none is not read" in warnings(caplog)
+    assert (rows(pipeline, "t"), len(rows(pipeline, "u"))) == ([], 15)
     assert [(event, table) for event, table, _ in run.notices.snapshots] == [
         ("started", ""),
         ("table_started", "public.u"),

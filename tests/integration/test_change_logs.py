@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, context, in_parts, relation
+from tests.harness.changelog import batch, context, in_parts, logged, relation
 from tests.harness.command import run_program
 from tests.harness.lakes import delta_rows
 
@@ -194,12 +194,8 @@ Numbers = dict[int, tuple[int, int]]
 
 def _change_log(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:
     given = ChangeLogProperties.model_validate({"path": str(folder / "log")})
-
-    def read() -> Numbers:
-        parts = ChangeLog(str(folder / "log")).rows("public", "people")
-        return _named([row for part in parts for row in part.to_pylist()])
-
-    return ChangeLogSink(given, context(folder)), read
+    made = ChangeLogSink(given, context(folder))
+    return made, lambda: _named(logged(folder / "log", "people"))
 
 
 def _files(folder: Path) -> tuple[Sink, Callable[[], Numbers]]:

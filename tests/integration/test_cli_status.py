@@ -4,7 +4,6 @@ import signal
 
 import pytest
 from tests.harness.pipeline import PipelineRig
-from tests.harness.shop import Shop
 
 from waltap.cli.profile_source import connected
 from waltap.pipeline.engine.preflight import checks
@@ -21,10 +20,6 @@ def pipeline(shop) -> PipelineRig:
     shop.source |= made.settings | {"waltap.state.dir": str(shop.folder / "state")}
     shop.name = "p"
     return made
-
-
-def is_read(shop: Shop) -> bool:
-    return any(shop.database.slots().values())
 
 
 def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
@@ -111,7 +106,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_has_lost_nothing(shop, pipeline
     """The run stores and confirms more between the two readings of doctor: offset, then slot."""
     turns: list[Offset | None] = []
     with pipeline.running() as run:
-        run.until(lambda: is_read(shop), "the slot to be read")
+        run.until(lambda: any(shop.database.slots().values()), "the slot to be read")
         confirmed = pipeline.slot_lsns()[0]
         host, _ = pipeline.host()
         with connected(pipeline.profile(host), host) as (connector, stages):

@@ -10,16 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow import dataset
+from tests.harness.changelog import logged
 from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig
 
 from waltap.changes.capture.topic_naming import field_namer
-from waltap_sinks.changelog import ChangeLog
-
-
-def logged(folder: Path) -> list[dict[str, Any]]:
-    return [row for each in ChangeLog(str(folder)).rows("public", "t") for row in each.to_pylist()]
-
 
 # --- names -----------------------------------------------------------------------------------------------
 

@@ -226,32 +226,13 @@ class Tokens:
 @pytest.fixture(scope="module")
 def private_server() -> Iterator[Cluster]:
     with own_server() as made:
+        made.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER REPLICATION")
+        made.ask_for_password(ROLE)
         yield made
 
 
-def role_with(server: Cluster, password: str) -> None:
-    """Make the role anew, or give it another password: tests before this one left what it owns."""
-    known = server.execute(f"SELECT 1 FROM pg_roles WHERE rolname = '{ROLE}'")
-    verb = "ALTER" if known else "CREATE"
-    server.execute(f"{verb} ROLE {ROLE} LOGIN SUPERUSER REPLICATION PASSWORD '{password}'")
-
-
-def only_by_password(server: Cluster) -> None:
-    """Let the role in with its password only."""
-    ((path,),) = server.execute("SHOW hba_file")
-    hba = Path(path)
-    rules = f"host all {ROLE} all scram-sha-256\nhost replication {ROLE} all scram-sha-256\n"
-    hba.write_text(rules + hba.read_text())
-    server.reload()
-
-
-def unavailable(run: Run) -> bool:
-    return any(isinstance(error, PasswordUnavailable) for error, _ in run.notices.failures)
-
-
 def test_each_connection_gets_the_token_of_its_moment(private_server, tmp_path):
-    role_with(private_server, "token-1")
-    only_by_password(private_server)
+    private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'token-1'")
     database = private_server.create_database("tokens")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     tokens = Tokens("token-1")
@@ -267,7 +248,7 @@ def test_each_connection_gets_the_token_of_its_moment(private_server, tmp_path):
         private_server.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'"
         )
-        run.until(lambda: unavailable(run), "the failure to be reported")
+        run.until(lambda: PasswordUnavailable.code in codes(run), "the failure to be reported")
         tokens.failures = 0
         database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row")
@@ -288,8 +269,7 @@ def test_a_password_that_is_changed_while_it_streams_is_found(
     private_server, tmp_path, named, value
 ):
     """The server has the new password before the file: until both agree the run tries again."""
-    role_with(private_server, "of yesterday")
-    only_by_password(private_server)
+    private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'of yesterday'")
     database = private_server.create_database(f"rotated_{len(named)}")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     token = tmp_path / "the token"

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.differential.engines import peer_installed
@@ -69,14 +68,6 @@ class Takeover(Shop):
         self.says("run", self.file, "--until-lsn", lsn)
         return [number for _, number in self.operations()]
 
-    def changes(self) -> list[tuple[int, int]]:
-        """Return (LSN, id) of what the slot has, in order."""
-        rows = self.database.execute(
-            "SELECT lsn - '0/0'::pg_lsn, data FROM pg_logical_slot_peek_binary_changes("
-            f"'{self.slot}', NULL, NULL, 'proto_version', '1', 'publication_names', 'dbz')"
-        )
-        return [(int(lsn), bytes(data)[0]) for lsn, data in rows]
-
 
 @pytest.fixture
 def shop(database, tmp_path) -> Takeover:
@@ -92,23 +83,6 @@ def test_debezium_and_waltap_take_turns_on_one_slot(database, java, tmp_path):
     assert found.good, found
     assert found.events > 600
     assert found.repeated[0] == 0, "behind its snapshot Debezium has nothing open"
-
-
-@pytest.mark.parametrize(("events", "expected"), [(None, [1, 2, 3, 4]), (3, [4])], ids=str)
-def test_rows_of_one_copy_share_an_lsn(shop, events, expected):
-    """How many of them were delivered only the number shows that Debezium 3.7 keeps: else none is lost."""
-    before = shop.now()
-    with shop.database.connect() as connection, connection.cursor() as cursor:
-        with cursor.copy("COPY t FROM STDIN") as copy:
-            for n in range(1, 5):
-                copy.write_row((n, "a"))
-        connection.commit()
-    inserts = [lsn for lsn, kind in shop.changes() if kind == ord("I")]
-    assert len(set(inserts)) == 1
-    offset = {"lsn": inserts[0], "lsn_proc": inserts[0], "lsn_commit": before}
-    more = {} if events is None else {"lsn_events_processed": events}
-    shop.imported({KEY: {**offset, **more, "messageType": "INSERT"}})
-    assert shop.ids() == expected
 
 
 def test_offsets_go_back_and_other_connectors_keep_theirs(shop):
@@ -205,18 +179,6 @@ def standalone(given: dict[str, str], servers: str) -> tuple[str, str]:
     return ".properties", "".join(f"{name}={value}\n" for name, value in given.items())
 
 
-def strimzi(given: dict[str, str], servers: str) -> tuple[str, str]:
-    config = {name: value for name, value in given.items() if name != "connector.class"}
-    config["bootstrap.servers"] = servers
-    resource = {
-        "apiVersion": "kafka.strimzi.io/v1beta2",
-        "kind": "KafkaConnector",
-        "metadata": {"name": "inventory"},
-        "spec": {"class": CONNECTOR, "tasksMax": 1, "config": config},
-    }
-    return ".yaml", yaml.safe_dump(resource)
-
-
 def engine(given: dict[str, str], servers: str) -> tuple[str, str]:
     store = "org.apache.kafka.connect.storage.MemoryOffsetBackingStore"
     given = {**given, "offset.storage": store, "waltap.sink.type": "kafka"}
@@ -238,7 +200,6 @@ def server(given: dict[str, str], servers: str) -> tuple[str, str]:
     [
         (connect, PLAIN),
         (standalone, PLAIN),
-        (strimzi, PLAIN),
         (engine, JSON_TEXT),
         (server, JSON_TEXT),
     ],

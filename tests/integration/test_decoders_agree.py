@@ -1,6 +1,6 @@
 """Every decoder on a real server: values that decoderbufs leaves to us to print, and tables that are altered in
-mid-stream, where decoders without Relation messages conclude what pgoutput is reported. What all of them say of one
-workload: test_records_agree.py.
+mid-stream, where decoders without Relation messages conclude what pgoutput is reported. What they say of one workload:
+recorded sessions, tests/unit/decoders.
 
 Of altered tables are compared the names of columns in their order, values, and the kind of the old tuple. An insert
 shows no replica identity and a delete by key no other columns: there the plugins may know less.

@@ -2,17 +2,14 @@
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness import command
-from tests.harness.command import Command
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.transactions.position import parse_lsn
-from waltap.changes.transactions.transaction import Batch, Heartbeat
+from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
 
@@ -141,44 +138,23 @@ def test_a_publication_follows_the_captured_tables_and_keeps_filters(pipeline, d
     assert pipeline.destination.ids("u", "c") == [6]
 
 
-# --- ends ---------------------------------------------------------------------------------------------
-
-
-def lines(folder: Path) -> list[str]:
-    path = folder / "out.jsonl"
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-def run_command(pipeline: PipelineRig, *options: str, **settings: Any) -> Command:
-    """Start ``waltap run`` on the pipeline's database, with JSON lines as its sink."""
-    path = pipeline.file(**{"sink.type": "jsonl", "sink.path": "out.jsonl", **settings})
-    words = ("run", path, "--ready-file", "ready", *options)
-    return command.start(*words, cwd=pipeline.folder, environment=os.environ | {"COLUMNS": "160"})
-
-
 def test_a_pipeline_runs_in_one_process_at_a_time(pipeline, database):
     """Also in its snapshot, when nobody reads the slot yet: another start would drop it."""
     reading, release = pipeline.destination.hold()
     with pipeline.running(ready=False) as run:
         assert reading.wait(WAIT_S)
-        other = run_command(pipeline)
-        _, errors = other.communicate(timeout=120)
+        other = pipeline.command("run", "FILE")
         release.set()
         run.until(lambda: run.engine.state == "streaming", "streaming")
         database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the rows")
     assert other.returncode == 1
-    assert "WT-6004" in errors
-    assert f"process {os.getpid()} runs this pipeline already" in errors
+    assert "WT-6004" in other.stderr
+    assert f"process {os.getpid()} runs this pipeline already" in other.stderr
     pipeline.catch_up()
 
 
 # --- heartbeats -------------------------------------------------------------------------------------
-
-
-def beats(pipeline: PipelineRig) -> int:
-    parts = [part for batch in pipeline.destination.batches for part in batch.parts]
-    return sum(isinstance(part, Heartbeat) for part in parts)
 
 
 @pytest.mark.parametrize("around", ["{}", "BEGIN; {}; COMMIT"])

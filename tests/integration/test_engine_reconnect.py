@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from tests.harness import command
+from tests.harness.changelog import logged, logged_ids
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.own_server import own_server
@@ -27,7 +28,6 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.replication import stream, transport
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot import copy_pieces
-from waltap_sinks.changelog import ChangeLog
 
 pytestmark = pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY, v text)")
 
@@ -93,8 +93,7 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
     pipeline.catch_up()
     ids = pipeline.destination.ids("t")
     if sink == "changelog":
-        tables = ChangeLog(str(tmp_path / "log")).rows("public", "t")
-        ids = [number for table in tables for number in table.column("id").to_pylist()]
+        ids = logged_ids(tmp_path / "log")
     assert ids == list(range(30_002))
 
 
@@ -177,8 +176,7 @@ def test_a_first_snapshot_that_is_cut_is_taken_anew_by_itself(
     pipeline.catch_up(**{**settings, "snapshot.mode": "initial"})
     assert list(database.slots()) == [pipeline.slot]
     if sink == "changelog":
-        log = ChangeLog(str(tmp_path / "log"))
-        rows = [row for part in log.rows("public", "t") for row in part.to_pylist()]
+        rows = logged(tmp_path / "log")
         newest = max(row["_generation"] or 0 for row in rows)
         ids = [r["id"] for r in rows if r["_generation"] in {newest, None}]
         assert ids == [*range(1, 20001), 40000]
@@ -289,13 +287,6 @@ def waits(database: Database, role: str, *, event: str = "Lock") -> Callable[[],
     return waiting
 
 
-def ours(database: Database) -> list[Any]:
-    return database.execute(
-        "SELECT application_name, query FROM pg_stat_activity"
-        " WHERE datname = current_database() AND application_name LIKE 'waltap%'"
-    )
-
-
 def ends_soon(run: Run) -> None:
     run.engine.stop()
     until(lambda: run.ended, "the end", within=STOP_S)
@@ -305,7 +296,11 @@ def stops(run: Run) -> None:
     """Stop; it is a clean end, soon, and leaves nothing on the server that works for nobody."""
     ends_soon(run)
     run.raise_error()
-    until(lambda: not ours(run.pipeline.database), "our connections to go")  # type: ignore[arg-type]
+    ours = (
+        "SELECT 1 FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'waltap%'"
+    )
+    until(lambda: not run.pipeline.database.execute(ours), "our connections to go")
 
 
 # --- a stop -----------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ CONNECTOR = Path(__file__).parents[2] / "examples/plugins/waltap-connector-examp
 
 
 @pytest.fixture(scope="module")
-def journal() -> ModuleType:
+def example() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "waltap_connector_example", CONNECTOR / "waltap_connector_example.py"
     )
@@ -170,7 +170,7 @@ def journal() -> ModuleType:
     return module
 
 
-def run_journal(folder: Path, journal: ModuleType) -> None:
+def run_journal(folder: Path, example: ModuleType) -> None:
     profile: dict[str, Any] = {
         "name": "shop",
         "source": {
@@ -180,7 +180,7 @@ def run_journal(folder: Path, journal: ModuleType) -> None:
         },
         "sink": {"type": "jsonl", "path": str(folder / "out.jsonl")},
     }
-    waltap.Pipeline(profile, plugins=(journal,)).run(waltap.Limits(until_idle=0.2))
+    waltap.Pipeline(profile, plugins=(example,)).run(waltap.Limits(until_idle=0.2))
 
 
 def in_journal(op: str, **row: str | None) -> dict[str, Any]:
@@ -198,17 +198,17 @@ def seen(folder: Path) -> list[tuple[str, Any]]:
 
 
 def test_a_pipeline_goes_on_where_it_stopped_also_at_half_a_line_and_with_a_new_column(
-    tmp_path, journal
+    tmp_path, example
 ):
     with pytest.raises(WaltapError, match="is not there"):
-        run_journal(tmp_path, journal)
+        run_journal(tmp_path, example)
     write(tmp_path, [in_journal("c", id="1", total="19.90")], [in_journal("u", id="1", total=None)])
-    run_journal(tmp_path, journal)
+    run_journal(tmp_path, example)
     journal = tmp_path / "journal.jsonl"
     write(tmp_path, [in_journal("c", id="2", note="new"), in_journal("d", id="1", total=None)])
     whole = journal.read_text()
     journal.write_text(whole + '{"changes": [{"op"')
-    run_journal(tmp_path, journal)
+    run_journal(tmp_path, example)
     wanted = [
         ("c", {"id": "1", "total": "19.90"}),
         ("u", {"id": "1", "total": None}),
@@ -218,7 +218,7 @@ def test_a_pipeline_goes_on_where_it_stopped_also_at_half_a_line_and_with_a_new_
     assert seen(tmp_path) == wanted
     journal.write_text(whole)
     write(tmp_path, [in_journal("c", id="3")])
-    run_journal(tmp_path, journal)
+    run_journal(tmp_path, example)
     assert seen(tmp_path) == [*wanted, ("c", {"id": "3"})]
 
 

@@ -7,15 +7,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from tests.harness import command
-from tests.harness.pipeline import QUICK, WAIT_S, PipelineRig
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import queries
 from tests.harness.sql import pipeline as to_replica
 
 from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline.api.repair import RepairIncomplete
 from waltap.pipeline.runtime.lock import PipelineRunning
-from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import CaptureGap, GapCertificates, GapEnd
 from waltap_postgres.errors import PositionGap, SlotMissing
 
@@ -209,52 +207,6 @@ def done(copied: PipelineRig, *words: str) -> str:
     found = copied.command(*words)
     assert found.returncode == 0, found.stderr
     return found.stderr
-
-
-def test_rows_that_a_change_log_has_too_many_of_are_named_and_replaced_by_a_snapshot(copied):
-    """On a quiet source the log gets no manifest that a comparison could wait for."""
-    database = copied.database
-    copied.settings |= {
-        "sink.type": "changelog",
-        "sink.path": str(copied.folder / "log"),
-        **QUICK,
-    }
-    for name in ("sink.url", "sink.table.name.format", "sink.position.table"):
-        del copied.settings[name]
-    copied.catch_up()
-    database.execute("DELETE FROM t WHERE id > 1")
-    ((skipped,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
-    done(copied, "offsets", "set", "FILE", skipped, "--yes")
-    running = command.start("run", copied.file(), cwd=copied.folder)
-    compared = copied.command("verify", "FILE", "--patience", "8")
-    running.terminate()
-    running.wait(WAIT_S)
-    assert compared.returncode == 1, compared.stdout
-    assert "only in the destination: (id=2)" in compared.stdout
-    done(copied, "run", "FILE", "--until-idle", "0.3", "--set", "snapshot.mode=always")
-    assert copied.command("verify", "FILE", "--patience", "0").returncode == 0
-
-
-def test_a_table_that_a_publication_lacked_for_a_while_is_added_and_repaired(copied):
-    database = copied.database
-    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
-    database.execute("CREATE PUBLICATION mine FOR TABLE t, other")
-    copied.settings |= {
-        "publication.name": "mine",
-        "publication.autocreate.mode": "disabled",
-    }
-    copied.catch_up()
-    database.execute("ALTER PUBLICATION mine DROP TABLE t; INSERT INTO t VALUES (7)")
-    copied.catch_up()
-    (reported,) = copied.folder.rglob("gaps/*.txt")
-    assert "WT-2048" in reported.read_text()
-    (query,) = queries(TablesNotStreamed.remedy)
-    assert ("mine", "public", "t") not in {row[:3] for row in database.execute(query)}
-    database.execute("ALTER PUBLICATION mine ADD TABLE t")
-    done(copied, "repair", "FILE")
-    assert database.execute("SELECT 1 FROM replica.t WHERE id = 7")
-    copied.catch_up()
-    assert not GapCertificates(reported.parent.parent).open()
 
 
 def test_changes_are_streamed_again_where_the_slot_was_restored_with_the_destination(copied):

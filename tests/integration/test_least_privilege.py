@@ -96,13 +96,7 @@ def shop(request, tmp_path) -> Iterator[Shop]:
     made.forget()
 
 
-@pytest.fixture
-def newest_shop(newest_database, tmp_path) -> Iterator[Shop]:
-    made = Shop(newest_database, tmp_path)
-    yield made
-    made.forget()
-
-
+NEWEST = pytest.mark.parametrize("shop", ["newest_database"], indirect=True)
 SIGNALS = {"signal__data__collection": "sales.signals", "incremental__snapshot__chunk__size": 1}
 
 
@@ -176,11 +170,10 @@ LACKING = {
 """Each with what takes it away, the code of the error, and what gives it back; others: test_refusals.py."""
 
 
-@pytest.fixture(scope="module", params=["newest_server"])
-def lacking(request, tmp_path_factory) -> Iterator[Shop]:
+@pytest.fixture(scope="module")
+def lacking(newest_server, tmp_path_factory) -> Iterator[Shop]:
     """Return a shop from which something is taken away, and given back, on PostgreSQL 18; on 15: test_refusals.py."""
-    server = request.getfixturevalue(request.param)
-    database = server.create_database(f"waltap_lacking_{os.getpid()}_{server.version}")
+    database = newest_server.create_database(f"waltap_lacking_{os.getpid()}")
     made = Shop(database, tmp_path_factory.mktemp("lacking"))
     made.grant("Stream", "Snapshot", "Signals")
     yield made
@@ -224,25 +217,25 @@ OWNING = {
 }
 
 
+@NEWEST
 @pytest.mark.parametrize("what", OWNING)
-def test_what_publishing_lacks_is_named(newest_shop, what):
+def test_what_publishing_lacks_is_named(shop, what):
     """A superuser may run what waltap would have, or give the role what it needs."""
     # not `lacking`: a member of the owner's role lacks no right on its tables
-    newest_shop.grant("Stream", "Snapshot", "Signals", "Publications by waltap")
-    newest_shop.database.execute(f'DROP PUBLICATION "{newest_shop.publication}"')
-    pipeline = newest_shop.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
-    newest_shop.database.execute("ALTER TABLE sales.signals OWNER TO " + newest_shop.owner)
+    shop.grant("Stream", "Snapshot", "Signals", "Publications by waltap")
+    shop.database.execute(f'DROP PUBLICATION "{shop.publication}"')
+    pipeline = shop.pipeline(publication__autocreate__mode="filtered", **SIGNALS)
+    shop.database.execute("ALTER TABLE sales.signals OWNER TO " + shop.owner)
     assert doctors(pipeline)[0] == []
-    newest_shop.database.execute(newest_shop.own(OWNING[what]))
+    shop.database.execute(shop.own(OWNING[what]))
     error = failing(pipeline)
     assert error.code == "WT-2109", str(error)
     assert (
-        newest_shop.own('GRANT CREATE ON DATABASE "shop" TO "waltap"').replace('""', '"')
-        in error.advice()
+        shop.own('GRANT CREATE ON DATABASE "shop" TO "waltap"').replace('""', '"') in error.advice()
     )
     assert "membership in the roles that own the tables" in error.advice()
     _, others = doctors(pipeline)
-    newest_shop.database.run(*others)
+    shop.database.run(*others)
     assert doctors(pipeline)[0] == []
 
 
@@ -263,13 +256,14 @@ def failover_of(pipeline: PipelineRig) -> list[tuple[bool]]:
     return pipeline.database.execute(query, pipeline.slot)
 
 
+@NEWEST
 @pytest.mark.parametrize("later", [False, True], ids=["made so", "made so later"])
-def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(newest_shop, later):
+def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(shop, later):
     """Of PostgreSQL 18; the slot of a profile that had no slot.failover is altered at the next start."""
-    newest_shop.grant("Stream")
-    pipeline = newest_shop.pipeline(snapshot__mode="no_data", slot__failover=not later)
+    shop.grant("Stream")
+    pipeline = shop.pipeline(snapshot__mode="no_data", slot__failover=not later)
     with pipeline.running() as run:
-        newest_shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
+        shop.database.execute("INSERT INTO sales.orders VALUES (3, 'c')")
         run.until(lambda: pipeline.destination.ids("sales.orders") == [3], "the stream")
     assert failover_of(pipeline) == [(not later,)]
     pipeline.settings["slot.failover"] = True
@@ -277,13 +271,13 @@ def test_a_slot_that_is_to_outlive_a_failover_needs_replication_alone(newest_sho
         pipeline.run(**{"slot.temporary": True})
     assert doctors(pipeline)[0] == []
     with pipeline.running() as run:
-        newest_shop.database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
+        shop.database.execute("INSERT INTO sales.orders VALUES (4, 'd')")
         run.until(lambda: pipeline.destination.ids("sales.orders") == [3, 4], "the stream")
     assert failover_of(pipeline) == [(True,)]
-    newest_shop.database.execute(newest_shop.own("ALTER ROLE waltap NOREPLICATION"))
+    shop.database.execute(shop.own("ALTER ROLE waltap NOREPLICATION"))
     error = failing(pipeline)
     assert error.code == "WT-2005", str(error)
-    assert newest_shop.own('ALTER ROLE "waltap" WITH REPLICATION') in error.advice()
+    assert shop.own('ALTER ROLE "waltap" WITH REPLICATION') in error.advice()
 
 
 # --- remedies for the server itself (settings, slots, roles), carried out as they are printed ----------

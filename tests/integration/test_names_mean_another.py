@@ -7,17 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.json_lines import DECODERS
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
 
-DECODERS = {
-    "pgoutput": {},
-    "wal2json": {"plugin.name": "wal2json"},
-    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
-    "decoderbufs": {"plugin.name": "decoderbufs"},
-}
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
 Entry = tuple[int, tuple[str, ...], int]

@@ -10,6 +10,7 @@ import pytest
 from tests.harness.json_lines import records
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
+from tests.harness.shop import Shop
 
 import waltap
 from waltap.errors import SourceError
@@ -25,17 +26,9 @@ IDLE = waltap.Limits(until_idle=0.2)
 @pytest.fixture
 def profile(database, tmp_path) -> dict[str, Any]:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    return {
-        "name": "shop",
-        "source": {
-            "type": "postgres",
-            **database.properties(),
-            "slot.name": "in_" + database.name[-20:],
-            "waltap.state.dir": str(tmp_path / "state"),
-            "offset.flush.interval.ms": 0,
-        },
-        "sink": {"type": "jsonl", "path": str(tmp_path / "out.jsonl")},
-    }
+    own = {"waltap.state.dir": str(tmp_path / "state"), "offset.flush.interval.ms": 0}
+    sink = {"type": "jsonl", "path": str(tmp_path / "out.jsonl")}
+    return {"name": "shop", "source": Shop(tmp_path, database, **own).source, "sink": sink}
 
 
 def test_it_starts_is_asked_and_goes_on_where_it_was(database, profile, tmp_path):

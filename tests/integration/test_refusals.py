@@ -1,9 +1,7 @@
 """Starts that are refused on a real server. `doctor`, which has the same checks, and a start refuse alike, before
 anything is made, and the remedy suffices when it is carried out as it is written."""
 
-import functools
 import re
-import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -239,21 +237,13 @@ def refusal(pipeline: PipelineRig, **settings: Any) -> WaltapError:
     return caught.value
 
 
-@functools.cache
-def closed_port() -> int:
-    """A port that is taken, so that nobody else gets it, and on which nobody listens."""
-    TAKEN.bind(("127.0.0.1", 0))
-    return int(TAKEN.getsockname()[1])
-
-
-TAKEN = socket.socket()
 AS = {"database.password": "right"}
 
 
 @pytest.mark.parametrize(
     ("settings", "code", "status", "says", "advises"),
     [
-        pytest.param({"database.port": closed_port()}, "WT-2002", 3, "refused", "127.0.0.1:", id="nobody listens"),
+        pytest.param({"database.port": 1}, "WT-2002", 3, "refused", "127.0.0.1:", id="nobody listens"),
         pytest.param({"database.hostname": "no.such.host.invalid"}, "WT-2002", 3, "no.such.host", "database.hostname", id="no such host"),
         pytest.param({"database.user": "capture", "database.password": "wrong"}, "WT-2003", 1,
             'password authentication failed for user "capture"', "ALTER ROLE capture", id="bad password"),

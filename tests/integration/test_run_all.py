@@ -4,7 +4,6 @@ database or the operating system refuses: what, why, what fixes it."""
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -225,26 +224,6 @@ def test_what_is_refused_is_reported_and_leaves_nothing(shop):
         said = shop.run(*(f"--set={name}={value}" for name, value in changed.items()), code=code)
         assert all(word in said for word in words.split(" … ")), (words, said)
         assert shop.made() == [], words
-
-
-@pytest.mark.parametrize("sink", ["jsonl", "changelog"])
-def test_used_up_file_descriptors_are_reported_as_that(shop, sink):
-    shop.sink = {"type": sink, "path": "out"}
-    reported = 0
-    for files in (6, 8, 9, 11):
-        done = run_program(
-            *(sys.executable, "-m", "waltap", "run", shop.path, "--until-idle", 0), code=None, cwd=shop.folder,
-            preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)),
-            env={**os.environ, "COLUMNS": "200", "WALTAP_LOG": "text"},
-        )  # fmt: skip
-        text = text_of(done)
-        if done.returncode:
-            reported += 1
-            assert "ulimit -n" in text, (files, text)
-            assert "WT-9000" not in text
-            assert "WT-1108" not in text
-    assert reported >= 2
-    shop.run()
 
 
 @pytest.mark.parametrize(

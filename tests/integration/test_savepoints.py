@@ -9,21 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.json_lines import Lines
+from tests.harness.json_lines import DECODERS, Lines
 from tests.harness.servers.postgres import Database
 
 LARGE = {
     "pgoutput.streaming": "on",
     "driver.options": "-c logical_decoding_work_mem=64kB",
 }
-DECODERS: dict[str, dict[str, Any]] = {
-    "pgoutput": {},
-    "streaming": LARGE,
-    "two-phase": {"pgoutput.two_phase": "true"},
-    "wal2json": {"plugin.name": "wal2json"},
-    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
-    "decoderbufs": {"plugin.name": "decoderbufs"},
-}
+WAYS = DECODERS | {"streaming": LARGE, "two-phase": {"pgoutput.two_phase": "true"}}
 FORMS = {
     "savepoint": "SAVEPOINT a; {}; RELEASE a",
     "block": "DO $d$ BEGIN {}; EXCEPTION WHEN division_by_zero THEN RAISE; END $d$",
@@ -106,7 +99,7 @@ class Rig(Lines):
     def __init__(self, database: Database, folder: Path, decoder: str) -> None:
         self.streaming = decoder == "streaming"
         all_tables = {"publication.autocreate.mode": "all_tables"}
-        super().__init__(database, folder, **all_tables, **DECODERS[decoder])
+        super().__init__(database, folder, **all_tables, **WAYS[decoder])
         database.run(
             "CREATE TABLE last (id int PRIMARY KEY)",
             *(
@@ -175,7 +168,7 @@ class Rig(Lines):
 
 @pytest.mark.parametrize(
     ("decoder", "mode"),
-    [(decoder, "lag") for decoder in DECODERS]
+    [(decoder, "lag") for decoder in WAYS]
     + [(decoder, "live") for decoder in ("pgoutput", "wal2json", "decoderbufs")],
 )
 def test_what_the_wire_shows_is_of_its_transaction(database, tmp_path, decoder, mode):

@@ -28,7 +28,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from tests.harness.command import run_program
-from tests.harness.pipeline import until
+from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -127,10 +127,7 @@ def cluster() -> Iterator[Cluster]:
     with own_server() as made:
         password = SECRETS["database"].replace("'", "''")
         made.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER PASSWORD '{password}'")
-        hba = made.folder / "data" / "pg_hba.conf"
-        rules = f"host all {ROLE} all scram-sha-256\nhost replication {ROLE} all scram-sha-256\n"
-        hba.write_text(rules + hba.read_text())
-        made.reload()
+        made.ask_for_password(ROLE)
         yield made
 
 
@@ -282,13 +279,6 @@ def tables_of(case: str, database: Database, echo: Echo) -> dict[str, dict[str, 
     return {"source": filled(source(database) | changed), "sink": filled(sink)}
 
 
-def toml(tables: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(
-        f"[{table}]\n" + "\n".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in values.items())
-        for table, values in tables.items()
-    )
-
-
 SEVERAL = """
 import sys
 import waltap_kafka.client
@@ -355,7 +345,7 @@ def test_work_that_fails_shows_no_secret(case, shop, echo, tmp_path, monkeypatch
     monkeypatch.setattr("waltap_kafka.client.REACH_S", 0.5)
     tables = tables_of(case, shop, echo)
     profile = tmp_path / "p.toml"
-    profile.write_text(toml(tables | {"engine": {"waltap.state.dir": "state"}}))
+    profile.write_text(profile_text("p", **tables, more='[engine]\n"waltap.state.dir" = "state"\n'))
     said = commands(
         ["explain", "p.toml"], ["doctor", "p.toml"], ["doctor", "p.toml", "--json"], ["plan", "p.toml"],
         ["run", "p.toml", "--max-seconds", "4", "--until-idle", "1"],
@@ -391,17 +381,16 @@ def shown(pipeline: waltap.Pipeline) -> Iterator[str]:
 def test_a_run_that_goes_well_and_crashes_shows_no_secret(shop, echo, tmp_path):
     """Its page, metrics, status, files, processes, and the dump of its crash."""
     (tmp_path / "password").write_text(SECRETS["database"])
-    tables = {
-        "source": source(shop, database__password="${file:password}")
+    settings = (
+        source(shop, database__password="${file:password}")
         | {"waltap.http": "127.0.0.1:0", "waltap.http.token": "${env:PAGE}",
            "notification.enabled.channels": "webhook", "snapshot.max.threads": 2,
            "notification.webhook.url": f"http://{echo.address}/{PLAIN['hook']}",
-           "notification.webhook.secret": SECRETS["hmac"], "offset.flush.interval.ms": 0},
-        "sink": {"type": "jsonl", "path": "lines.jsonl"},
-        "engine": {"waltap.state.dir": "state"},
-    }  # fmt: skip
+           "notification.webhook.secret": SECRETS["hmac"], "offset.flush.interval.ms": 0,
+           "waltap.state.dir": "state"}
+    )  # fmt: skip
     profile = tmp_path / "p.toml"
-    profile.write_text(toml(tables))
+    profile.write_text(profile_text("p", settings, LINES))
     variables = {"PAGE": SECRETS["page"], "WALTAP_LOG_LEVEL": "debug"}
     log = tmp_path / "log"
     with process(tmp_path, "run", "p.toml", end=signal.SIGABRT, **variables) as running:
@@ -452,12 +441,9 @@ def test_the_list_of_processes_shows_no_password_of_a_command_line(how, shop, tm
 def test_many_pipelines_hand_their_secrets_on_unseen(shop, tmp_path):
     """``run --all --set``: each process gets what was set, and none shows it."""
     (tmp_path / "all").mkdir()
-    tables = {
-        "source": source(shop, database__password="not this"),
-        "sink": {"type": "jsonl", "path": "../lines.jsonl"},
-        "engine": {"waltap.state.dir": "../state"},
-    }
-    (tmp_path / "all/p.toml").write_text(toml(tables))
+    settings = source(shop, database__password="not this", waltap__state__dir="../state")
+    text = profile_text("p", settings, {"type": "jsonl", "path": "../lines.jsonl"})
+    (tmp_path / "all/p.toml").write_text(text)
     word = f"database.password={SECRETS['database']}"
     with process(tmp_path, "run", "--all", "all", "--set", word) as running:
         until_first_row(tmp_path)
@@ -469,7 +455,7 @@ def test_many_pipelines_hand_their_secrets_on_unseen(shop, tmp_path):
 
 def test_a_recording_has_no_secret(shop, tmp_path):
     profile = tmp_path / "p.toml"
-    profile.write_text(toml({"source": source(shop), "sink": {"type": "null"}}))
+    profile.write_text(profile_text("p", source(shop), {"type": "null"}))
     said = commands(
         ["record", "p.toml", "recording", "--max-seconds", "1"],
         ["replay", "recording", "--sink", "terminal"],

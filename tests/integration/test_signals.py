@@ -301,12 +301,6 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-@pytest.fixture
-def late() -> Iterator[Receiver]:
-    with Receiver(started=False) as made:
-        yield made
-
-
 @pytest.fixture(autouse=True)
 def _closes_late(monkeypatch) -> None:
     monkeypatch.setattr("waltap.ports.notifications.webhook_channel.CLOSE_S", 90.0)
@@ -426,18 +420,14 @@ def test_what_is_no_address_is_refused():
 
 
 @pytest.mark.needs_postgres
-def test_a_pipeline_streams_on_while_its_webhook_is_down(database, tmp_path, late, caplog):
+def test_a_pipeline_streams_on_while_its_webhook_is_down(database, tmp_path, caplog):
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
-    pipeline = PipelineRig(
-        database,
-        tmp_path,
-        {
-            "notification.enabled.channels": "webhook",
-            "notification.webhook.url": late.url,
-            "notification.webhook.max.retries": 0,
-        },
-    )
-    with pipeline.running() as run:
+    settings = {"notification.enabled.channels": "webhook", "notification.webhook.max.retries": 0}
+    pipeline = PipelineRig(database, tmp_path, settings)
+    with (
+        Receiver(started=False) as late,
+        pipeline.running(**{"notification.webhook.url": late.url}) as run,
+    ):
         run.until(lambda: run.engine.status().notifications_lost == 4, "the snapshot's steps")
         database.execute("INSERT INTO t VALUES (3)")
         run.until(lambda: pipeline.destination.ids("t", "c") == [3], "the stream")

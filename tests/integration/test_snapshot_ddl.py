@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.harness.changelog import logged
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
 
 from waltap.plugins.hookspecs import hookimpl
-from waltap_sinks.changelog import ChangeLog
 
 DECODERS = ["pgoutput", "wal2json", "decoderbufs"]
 TABLES = (
@@ -204,9 +204,8 @@ def test_the_change_log_has_the_rows_that_were_read_anew(pipeline, tmp_path):
     text = "ALTER TABLE t ALTER v TYPE bigint USING v::bigint * 10"
     with pipeline.running(AtStart(pipeline.database, text)):
         pass
-    log = ChangeLog(str(tmp_path / "log"))
-    found = [row for part in log.rows("public", "t") for row in part.to_pylist()]
-    assert [(row["id"], row["v"]) for row in found] == [(n, n * 10) for n in range(1, 1001)]
+    found = [(row["id"], row["v"]) for row in logged(tmp_path / "log")]
+    assert found == [(n, n * 10) for n in range(1, 1001)]
 
 
 @pytest.mark.pipeline(sql=TABLES, settings={"snapshot.locking.mode": "shared"})

@@ -191,25 +191,20 @@ def snapshot_lsn(pipeline: PipelineRig) -> int:
     return lsn
 
 
-def change_behind_the_snapshot(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a row changed when the first reading transaction has its snapshot, before it reads a row."""
-    seen = ReadingTransaction.seen
+def test_rows_come_before_a_change_that_their_snapshot_did_not_see(pipeline, monkeypatch):
+    """It is committed when the first reading transaction has its snapshot, before it reads a row."""
+    database, seen = with_slot(pipeline), ReadingTransaction.seen
 
     def then_a_commit(transaction: ReadingTransaction) -> str:
         found = seen(transaction)
         database.execute(CHANGE)
         return found
 
-    monkeypatch.setattr(ReadingTransaction, "seen", then_a_commit)
-
-
-def test_rows_come_before_a_change_that_their_snapshot_did_not_see(pipeline, monkeypatch):
-    database = with_slot(pipeline)
     database.execute(TWO_ROWS)
     # the slot has it, and the snapshot sees it
     database.execute("UPDATE t SET v = 11 WHERE id = 1")
     before = database.wal_end()
-    change_behind_the_snapshot(database, monkeypatch)
+    monkeypatch.setattr(ReadingTransaction, "seen", then_a_commit)
     pipeline.catch_up()  # it may end before the change, which was made after it began
     pipeline.catch_up()
     events = [(event.op, event.row["v"]) for event in pipeline.destination.of("t")]

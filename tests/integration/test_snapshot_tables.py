@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.changelog import logged
 from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
@@ -28,7 +29,6 @@ from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.binary_copy import BinaryRows
 from waltap_postgres.snapshot.transaction import ReadingTransaction
 from waltap_postgres.waiting import pause
-from waltap_sinks.changelog import ChangeLog
 
 
 def test_tables_are_read_whole_whatever_their_size_and_kind(database, pipeline):
@@ -110,9 +110,7 @@ def test_a_large_table_reaches_a_change_log_alike_in_both_formats_of_copy(
         before = sum(read)
         rig.catch_up(**{"snapshot.mode": "initial_only"})
         assert sum(read) - before == (0 if others else 21_000)
-        every = (
-            row for each in ChangeLog(folder).rows("public", "large") for row in each.to_pylist()
-        )
+        every = logged(Path(folder), "large")
         logs.append([{k: v for k, v in row.items() if k[0] != "_"} for row in every])
     assert logs[0] == logs[1]
     assert [row["secret"] for row in logs[0][:2]] == ["****", "****"]

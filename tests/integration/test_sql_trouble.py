@@ -458,9 +458,7 @@ def test_a_commit_whose_answer_is_lost_does_not_come_again(mariadb, maria):
 
 def test_credentials_that_expire_in_postgresql(private_server, tmp_path):
     private_server.execute("CREATE ROLE clerk LOGIN PASSWORD 'first'")
-    ((hba,),) = private_server.execute("SHOW hba_file")
-    Path(hba).write_text("host all clerk all scram-sha-256\n" + Path(hba).read_text())
-    private_server.reload()
+    private_server.ask_for_password("clerk")
     database = private_server.create_database("expiry")
     database.execute(
         "GRANT ALL ON SCHEMA public TO clerk; GRANT CREATE ON DATABASE expiry TO clerk"

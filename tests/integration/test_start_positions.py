@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
 from tests.harness.pipeline import PipelineRig, until
-from tests.harness.servers.postgres import Cluster, Database, queries
+from tests.harness.servers.postgres import Database, queries
 
 from waltap.base.text import size
 from waltap.changes.transactions.position import Position, lsn_text
@@ -378,26 +379,13 @@ def test_a_replica_identity_that_is_set_needs_no_lock(pipeline):
 # --- servers restored from a copy; WAL that is gone: test_slot_monitor.py ---------------------------------------------------------
 
 
-class CopiedServer:
-    """A server whose disk can be put back to a copy of it."""
-
-    def __init__(self, server: Cluster) -> None:
-        self.server, self._data, self._copy = server, server.folder / "data", server.folder / "copy"
-
-    def copy(self) -> None:
-        self.server.stop()
-        shutil.copytree(self._data, self._copy)
-        self.server.start()
-
-    def put_back(self) -> None:
-        self.server.stop()
-        owner = self._data.stat()
-        for each in self._data.iterdir():
-            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
-        shutil.copytree(self._copy, self._data, dirs_exist_ok=True)
-        for each in (self._data, *self._data.rglob("*")):
-            shutil.chown(each, owner.st_uid, owner.st_gid)
-        self.server.start()
+def put_disk_back(data: Path, copy: Path) -> None:
+    owner = data.stat()
+    for each in data.iterdir():
+        shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+    shutil.copytree(copy, data, dirs_exist_ok=True)
+    for each in (data, *data.rglob("*")):
+        shutil.chown(each, owner.st_uid, owner.st_gid)
 
 
 @pytest.fixture
@@ -407,8 +395,10 @@ def put_back(private_server, tmp_path) -> PipelineRig:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     pipeline = PipelineRig(database, tmp_path)
     pipeline.catch_up()
-    copied = CopiedServer(private_server)
-    copied.copy()
+    data, copy = private_server.folder / "data", private_server.folder / "copy"
+    private_server.stop()
+    shutil.copytree(data, copy)
+    private_server.start()
     numbers = itertools.count(2)
     with pipeline.running() as run:
         before = pipeline.slot_lsns()[1]
@@ -421,7 +411,9 @@ def put_back(private_server, tmp_path) -> PipelineRig:
         run.until(known, "a restart LSN in the offset")
         last = next(numbers) - 1
         run.until(lambda: last in pipeline.destination.ids("t"), "the last row")
-    copied.put_back()
+    private_server.stop()
+    put_disk_back(data, copy)
+    private_server.start()
     database.execute("INSERT INTO t SELECT generate_series(1000, 1999)")
     while database.wal_end() <= stored(pipeline).sole.position.end_lsn:
         database.execute("INSERT INTO t SELECT max(id) + 1 FROM t; SELECT pg_switch_wal()")

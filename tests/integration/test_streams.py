@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import orjson
 import pytest
 from tests.conformance.test_streams_conform import messages
 from tests.harness.changelog import context
-from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.child import free_ports
 from tests.harness.servers.nats import NatsServer
@@ -315,57 +313,21 @@ def test_nats_without_a_stream_is_reported(nats_server, tmp_path):
     made.close()
 
 
-async def leader(servers: list[NatsServer], stream: str) -> NatsServer:
-    """Return the server that leads a stream, which is made on all of them where it is missing."""
-    client = await nats.connect(servers[0].url)
-    try:
-        made = await client.jetstream().add_stream(
-            name=stream, subjects=[f"{stream}.>"], num_replicas=len(servers)
-        )
-    finally:
-        await client.close()
-    assert made.cluster is not None
-    return next(each for each in servers if made.cluster.leader == f"at-{each.port}")
+def test_a_stream_of_nats_that_does_not_answer_is_waited_for(nats_server, tmp_path, monkeypatch):
+    """Until another server of its cluster leads, nobody answers a message, as if there were no stream."""
+    made = nats_sink(tmp_path, nats_server.url, "led")
+    made.open()
 
+    async def unanswered(*_given: object, **_more: object) -> None:
+        raise nats.js.errors.NoStreamResponseError
 
-def test_a_stream_of_nats_whose_leader_died_is_waited_for(tmp_path):
-    """Nobody answers a message until another server leads, as if there were no stream."""
-    routes, servers = free_ports(3), list[NatsServer]()
-    try:
-        servers += [NatsServer.create(own=port, routes=routes) for port in routes]
-        found: list[NatsServer] = []
-
-        def placed() -> bool:
-            with suppress(nats.errors.Error):  # the servers have not met
-                found.append(asyncio.run(leader(servers, "s")))
-            return bool(found)
-
-        until(placed, "a leader of the stream")
-        other = next(each for each in servers if each is not found[0])
-        made = sink("nats-jetstream", tmp_path, url=other.url)
-        made.open()
-        made.write(batch(1, record("s.t")))
-        found[0].kill()
-        with pytest.raises(StreamUnavailable):
-            made.write(batch(2, record("s.t", 2)))
-
-        def delivered() -> bool:
-            made.close()
-            made.open()
-            with suppress(StreamUnavailable):
-                made.write(batch(2, record("s.t", 2)))
-                return True
-            return False
-
-        until(delivered, "another leader")
-        assert made.flush() == Positions({"": Position(2)})
-        made.close()
-        # The answer where no majority is left, which takes the server a while to notice.
-        answer = nats.js.errors.ServiceUnavailableError(code=503, err_code=10008)
-        assert isinstance(made._server.meaning(answer, ""), StreamUnavailable)  # type: ignore[attr-defined]
-    finally:
-        for each in servers:
-            each.remove()
+    monkeypatch.setattr(made._stream, "publish", unanswered)  # type: ignore[attr-defined]
+    with pytest.raises(StreamUnavailable, match=r"the stream of led\.t does not answer"):
+        made.write(batch(1, record("led.t")))
+    # the answer where no majority is left, which takes a cluster a while to notice
+    answer = nats.js.errors.ServiceUnavailableError(code=503, err_code=10008)
+    assert isinstance(made._server.meaning(answer, ""), StreamUnavailable)  # type: ignore[attr-defined]
+    made.close()
 
 
 @pytest.mark.parametrize(

@@ -134,19 +134,14 @@ def test_a_collector_that_is_away_holds_nothing_up(database, tmp_path):
 def test_a_pipeline_of_a_program_is_observed_in_each_run(database, tmp_path, receiver):
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     events = tmp_path / "lineage.jsonl"
-    shop = waltap.Pipeline({
-        "name": "shop",
-        "source": {
-            "type": "postgres",
-            **database.properties(),
-            "slot.name": "otel_" + database.name[-20:],
-            "waltap.state.dir": str(tmp_path),
-            "waltap.http": "127.0.0.1:0",
-            "waltap.otel.endpoint": receiver.url,
-            "waltap.openlineage.to": str(events),
-        },
-        "sink": {"type": "null"},
-    })  # fmt: skip
+    own = {
+        "waltap.state.dir": str(tmp_path),
+        "waltap.http": "127.0.0.1:0",
+        "waltap.otel.endpoint": receiver.url,
+        "waltap.openlineage.to": str(events),
+    }
+    source = Shop(tmp_path, database, **own).source
+    shop = waltap.Pipeline({"name": "shop", "source": source, "sink": {"type": "null"}})
     for number in (1, 2):
         shop.run(waltap.Limits(max_records=1))
         database.execute("INSERT INTO t VALUES (%s)", 10 * number)

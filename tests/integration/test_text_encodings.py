@@ -5,17 +5,12 @@ by the decoders.
 from collections.abc import Iterator
 
 import pytest
+from tests.harness.json_lines import DECODERS
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import SINGLE_BYTE, codec_of
 
-DECODERS = {
-    "pgoutput": {},
-    "wal2json": {"plugin.name": "wal2json"},
-    "wal2json-1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
-    "decoderbufs": {"plugin.name": "decoderbufs"},
-}
 CHARACTERS = """
 CREATE FUNCTION meant(code int, encoding text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
   RETURN convert_from(set_byte('\\x00', 0, code), encoding); EXCEPTION WHEN others THEN RETURN NULL;

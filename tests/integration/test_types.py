@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from jsonschema import Draft7Validator
 from psycopg import sql
+from tests.harness.json_lines import DECODERS
 from tests.harness.pipeline import PipelineRig
 from tests.harness.typed_records import typed_records
 from tests.harness.typed_values import LITERALS, UNKNOWN, printed_once, typed
@@ -389,13 +390,6 @@ NO_VALUE = frozenset(
 
 NOT_STREAMED = frozenset({"name", "name[]"})
 """Null while streaming, as Debezium writes them (`waltap.streamed.names`)."""
-
-DECODERS: dict[str, dict[str, Any]] = {
-    "pgoutput": {"plugin.name": "pgoutput"},
-    "wal2json 2": {"plugin.name": "wal2json"},
-    "wal2json 1": {"plugin.name": "wal2json", "wal2json.format-version": "1"},
-    "decoderbufs": {"plugin.name": "decoderbufs"},
-}
 
 
 def accepted(connection: psycopg.Connection[Any], query: str) -> bool:

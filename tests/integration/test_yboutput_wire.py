@@ -2,7 +2,7 @@
 
 Verified against a protocol double built from published sources (tests/harness/servers/yboutput); no YugabyteDB server
 was run. These tests hold the double to those sources. What decodes its bytes is tested on recordings of it
-(tests/unit/decoders/test_yboutput.py), which are compared here with what it sends today.
+(tests/unit/decoders/test_pgoutput_session.py), which are compared here with what it sends today.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import reported, yboutput
+from tests.harness.changelog import logged
 from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, identity, oid, spaced
 
 from waltap.changes.decode import UNCHANGED
-from waltap_sinks.changelog import ChangeLog
 
 U = UNCHANGED
 T1 = "CREATE TABLE t1 (a int PRIMARY KEY, b text, c bool)"
@@ -165,28 +165,6 @@ def test_what_lies_in_toast_is_sent_or_left_out_as_anything_else(yb_database, na
 # --- relations and types --------------------------------------------------------------------------
 
 
-def test_types_of_users_come_before_the_relation_and_composites_are_not_sent(yb_database):
-    yb_database.execute(
-        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE pair AS (x int, y int);"
-        "CREATE TABLE t (a int PRIMARY KEY, m mood, p pair, n text)"
-    )
-    identity(yb_database, "t", "CHANGE")
-    slot = Slot(yb_database)
-    yb_database.execute("INSERT INTO t VALUES (1, 'ok', (1, 2), 'a')")
-    yb_database.execute("UPDATE t SET p = (3, 4)")
-    yb_database.execute("UPDATE t SET n = 'b'")
-    number = oid(yb_database, "t")
-    ((mood, pair),) = yb_database.execute("SELECT 'mood'::regtype::oid, 'pair'::regtype::oid")
-    assert slot.kinds() == "BYYRICBUCBUC"
-    assert slot.payloads("YIU") == [
-        wire.type_(mood, "public", "mood"),
-        wire.type_(pair, "public", "pair"),
-        wire.insert(number, ("1", "ok", None, "a")),
-        wire.update(number, ("1", U, None, U)),
-        wire.update(number, ("1", U, U, "b")),
-    ]
-
-
 def test_recordings_are_what_the_double_sends_today(yb_database):
     """Apart from positions, transaction ids and times, and the OIDs of relations and types."""
     found = {recording.name: recording for recording in record(yb_database)}
@@ -202,19 +180,6 @@ def test_recordings_are_what_the_double_sends_today(yb_database):
 
 
 # --- transactions ---------------------------------------------------------------------------------
-
-
-def test_a_transaction_comes_between_begin_and_commit_that_agree(t1):
-    slot = Slot(t1)
-    t1.execute("INSERT INTO t1 VALUES (3, 'c', true)")
-    end = t1.wal_end()
-    begin, commit = slot.payloads("BC")
-    final, xid = int.from_bytes(begin[1:9], "big"), int.from_bytes(begin[17:21], "big")
-    time = int.from_bytes(begin[9:17], "big")
-    assert begin == wire.begin(final, time, xid)
-    end_lsn = int.from_bytes(commit[10:18], "big")
-    assert commit == wire.commit(final, end_lsn, time)
-    assert final < end_lsn <= end
 
 
 def test_large_and_prepared_transactions_come_only_when_committed(t1):
@@ -235,22 +200,6 @@ def test_large_and_prepared_transactions_come_only_when_committed(t1):
     assert {tuple(slot.payloads(proto_version=version)) for version in "123"} == {
         tuple(slot.payloads())
     }
-
-
-def test_replication_brings_the_same_payloads_with_their_positions(t1):
-    """Relation is a write that is not the last of its change: its position is 0."""
-    slot = Slot(t1)
-    t1.execute("UPDATE t1 SET b = 'x' WHERE a = 1")
-    t1.execute("UPDATE t1 SET a = 9 WHERE a = 2")
-    expected = slot.payloads()
-    found = slot.streamed(commits=2)
-    assert [payload for *_, payload in found] == expected
-    assert "".join(chr(payload[0]) for payload in expected) == "BRUCBDIC"
-    assert [start for start, _, payload in found if payload[:1] == b"R"] == [0]
-    rest = [start for start, _, payload in found if payload[:1] != b"R"]
-    assert rest == sorted(rest)
-    assert rest[0] > 0
-    assert all(start == end for start, end, _ in found)
 
 
 # --- in a change log --------------------------------------------------------------------------------
@@ -281,8 +230,7 @@ def test_replaying_the_change_log_of_several_runs_gives_the_table(yb_database, t
         if step % 7 == 0:
             pipeline.catch_up()
     pipeline.catch_up()
-    parts = ChangeLog(str(tmp_path / "log")).rows("public", "t")
-    log, found = [row for part in parts for row in part.to_pylist()], dict[int, dict[str, Any]]()
+    log, found = logged(tmp_path / "log"), dict[int, dict[str, Any]]()
     for change in log:  # as a reader must apply it: what was not sent keeps its value
         kept = found.pop(change["id"], {})
         if change["_op"] != "d":

@@ -432,6 +432,13 @@ class Cluster(Server):
         if self.pid() is not None:
             self._run("pg_ctl", "-D", self.folder / "data", "-m", mode, "-w", "stop")
 
+    def ask_for_password(self, role: str) -> None:
+        """Let a role in by its password alone."""
+        hba = self.folder / "data" / "pg_hba.conf"
+        rules = (f"host {what} {role} all scram-sha-256\n" for what in ("all", "replication"))
+        hba.write_text("".join(rules) + hba.read_text())
+        self.reload()
+
     def restart(self) -> None:
         """Stop in fast mode and start again: same port, same data."""
         self.stop()

@@ -1,4 +1,5 @@
-"""Scenarios of events, on double A: PostgreSQL with yboutput, behind a proxy that refuses and counts.
+"""Scenarios of events, on double A: PostgreSQL with yboutput, behind a proxy that refuses and counts; 17 and 18: Debezium's
+transforms for YugabyteDB, by their Java names.
 
 Verified against a protocol double built from published sources; no YugabyteDB server was run.
 """
@@ -201,3 +202,46 @@ def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(pipeline):
     for name, event in zip(TYPES, events[2:], strict=True):
         others = dict.fromkeys(set(TYPES) - {name})
         assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
+
+
+# --- transforms ----------------------------------------------------------------------------------------
+
+
+PACKAGE = "io.debezium.connector.postgresql.transforms"
+
+
+def transformed(pipeline: YugabytePipeline, kind: str) -> None:
+    pipeline.tables = {"transforms": [{"type": kind}]}
+    database = pipeline.server.database
+    with pipeline.running() as transformed:
+        database.execute("INSERT INTO t VALUES (1, 'a', 10)")
+        database.execute("UPDATE t SET aura = 99")
+        database.execute("UPDATE t SET aura = NULL")
+        database.execute("DELETE FROM t")
+        database.execute("INSERT INTO t VALUES (2, 'b', 2)")
+        transformed.until(
+            lambda: any(r["key"] == {"id": 2} for r in pipeline.records()), "the last row"
+        )
+
+
+def test_scenario_17_pgcompatible(pipeline):
+    transformed(pipeline, f"{PACKAGE}.yugabytedb.PGCompatible")
+    events = pipeline.events()
+    assert [event[1] for event in events[:4]] == [{"id": 1}] * 4
+    assert [event[3] for event in events[:3]] == [
+        {"id": 1, "name": "a", "aura": 10},
+        {"id": 1, "name": None, "aura": 99},
+        {"id": 1, "name": None, "aura": None},
+    ]
+    assert events[3][2:] == ({"id": 1, "name": None, "aura": None}, None)
+    assert pipeline.records()[4]["value"] is None
+
+
+def test_scenario_18_new_record_state_leaves_out_what_was_not_sent(pipeline):
+    transformed(pipeline, f"{PACKAGE}.YBExtractNewRecordState")
+    assert [record["value"] for record in pipeline.records()[:4]] == [
+        {"id": 1, "name": "a", "aura": 10},
+        {"id": 1, "aura": 99},
+        {"id": 1, "aura": None},
+        None,
+    ]

@@ -10,8 +10,8 @@ from waltap.changes.decode.decoder import DecoderCapabilities
 
 # Remarks for users of each decoder, one sentence each.
 #
-# docs/reference/decoders.md prints them. tests/integration/test_records_agree.py checks sentences
-# about differences from pgoutput's events against a real server.
+# docs/reference/decoders.md prints them. tests/conformance/test_decoders_conform.py checks what the
+# decoders make of a real server's changes.
 
 PGOUTPUT_REMARKS = (
     "Generated columns are not sent, unless a publication of PostgreSQL 18 says so.",
