@@ -1,6 +1,8 @@
 """Turn changes into statements: net changes by key where possible."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from waltap.changes.decode.message import (
     Change,
@@ -14,10 +16,10 @@ from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES,
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap_sinks.sql.history import HistoryWriter
-from waltap_sinks.sql.net_changes import ArrivedRows, NetChanges, VersionCause
+from waltap_sinks.sql.net_changes import NetChanges, VersionCause, WaitingRows
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
-from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
+from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
@@ -49,22 +51,27 @@ class SqlApplier:
         self._inserts_only = properties.mode == "insert"
         self._net_changes: dict[TargetName, NetChanges] = {}
         self._appended: dict[TargetShape, list[Tuple]] = {}
-        self._arrived = ArrivedRows()
+        # Rows of the open transaction that may share a key.
+        self.waiting = WaitingRows()
         self._unsure: dict[TargetName, int] = {}
         # The table of the last statement, for messages.
         self.at: BoundTable | None = None
         # None if no table has a history.
         self.history: HistoryWriter | None = None
         if properties.history != "none" and types is not None:
-            self.history = HistoryWriter(target, tables, shapes, types, properties, self._is_at)
+            self.history = HistoryWriter(
+                target, tables, shapes, types, properties, self.waiting, self._is_at
+            )
 
     def _is_at(self, table: BoundTable) -> None:
         self.at = table
 
     def forget(self) -> None:
         """Drop unwritten changes after the transaction was undone."""
-        self._net_changes, self._appended = {}, {}
-        self._arrived.clear()
+        self._appended = {}
+        self.waiting.clear()
+        for net in self._net_changes.values():
+            net.clear()
         if self.history is not None:
             self.history.forget()
 
@@ -75,11 +82,6 @@ class SqlApplier:
         """
         for name in self._net_changes:
             self._unsure[name] = UNSURE_FOR
-
-    @property
-    def exchanges_keys(self) -> bool:
-        """Whether rows of the open transaction may share a key."""
-        return bool(self._arrived or (self.history and self.history.arrived))
 
     def begins_batch(self) -> None:
         """Count a batch, whatever pieces it is applied in."""
@@ -153,14 +155,32 @@ class SqlApplier:
         self._add(part.changes, part.commit_ts)
         if self.history is not None:
             self.history.add(part)
-        if part.complete:
-            self.end_transaction()
+        if part.complete and self.waiting:
+            self._resolve(self.waiting)
 
     def end_transaction(self) -> None:
-        """Forget rows that shared a key."""
-        self._arrived.clear()
-        if self.history is not None:
-            self.history.arrived.clear()
+        """Write the rows that wait for the end of a transaction."""
+        if self.waiting:
+            self._resolve(self.waiting)
+            self._write()
+
+    def _resolve(self, shapes: Iterable[TargetShape], *, ended: bool = True) -> None:
+        """Add the rows that have a key alone, which all have at the end."""
+        for shape in list(shapes):
+            resolved = self.waiting.resolved(shape, None if ended else partial(self._held, shape))
+            if not isinstance(shape, HistoryShape):
+                self._changes_of(shape).resolve(resolved)
+            elif self.history is not None:
+                self.history.resolve(shape, resolved)
+
+    def _held(self, shape: TargetShape, keys: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys that the target has."""
+        where = self._target.quoted(shape.current) if isinstance(shape, HistoryShape) else ""
+        count = self._target.holding(self._tables.of(shape), keys, where) if keys else 0
+        if count in (0, len(keys)):
+            return keys if count else ()
+        half = len(keys) // 2
+        return [*self._held(shape, keys[:half]), *self._held(shape, keys[half:])]
 
     def _add(self, changes: Sequence[Change], ts: int) -> None:
         """Add changes of a transaction that committed at ``ts`` (µs)."""
@@ -195,8 +215,18 @@ class SqlApplier:
     def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape.key_of is None:
             self._append(shape, rows)
+        elif self._is_shared(shape):
+            for row in rows:
+                self.waiting.arrive(shape, row)
         else:
             self._changes_of(shape).insert(rows)
+
+    def _is_shared(self, shape: TargetShape) -> bool:
+        """Return whether several rows may have a key until the commit."""
+        if not shape.deferrable or self._inserts_only or self._properties.delete_mode != "delete":
+            return False
+        self._changes_of(shape)
+        return not self._tables.of(shape).cascades
 
     def _append(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
         if shape not in self._appended:
@@ -205,6 +235,7 @@ class SqlApplier:
 
     def _follow(self, shape: TargetShape) -> None:
         """Write waiting rows of other shapes that have its relation or name."""
+        self._resolve(self.waiting.earlier(shape))
         others = [net.shape for net in self._net_changes.values()]
         oid = shape.relation.oid
         alike = [
@@ -213,7 +244,7 @@ class SqlApplier:
             if other is not shape and (other.relation.oid == oid or other.name == shape.name)
         ]
         if any(other in self._appended or self._net_changes[other.name] for other in alike):
-            self.apply()
+            self._write()
         # An earlier version may return, and must then be seen as another one.
         for other in alike:
             self._net_changes.pop(other.name, None)
@@ -234,19 +265,19 @@ class SqlApplier:
                 if images is not None:
                     assert shape.key_of is not None
                     key = shape.key_of(images[1])
-                    if not self._arrived.leave(net, key, images[0], ts):
+                    if self._is_shared(shape):
+                        self.waiting.leave(shape, key, images[0])
+                    else:
                         net.delete(key, ts)
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         net, key_of = self._changes_of(shape), shape.key_of
         assert key_of is not None
         before, row, old = shape.plan.update(change)
-        if old is None:
-            if not self._arrived or self._arrived.change(net, before, row, row, ts):
-                net.put(row)
-            return
-        found = net.state(key_of(row)) if shape.deferrable else None
-        if self._arrived.leave(net, key_of(old), before, ts):
+        if self._is_shared(shape):
+            self.waiting.leave(shape, key_of(old or row), before)
+            self.waiting.arrive(shape, row)
+        elif old is None:
             net.put(row)
         # The row continues to exist: neither is it marked deleted nor do rows that refer to it end.
         elif (
@@ -255,13 +286,10 @@ class SqlApplier:
             or not net.move(key_of(old), row, ts)
         ):
             self._move(shape, key_of(old), row)
-            found = None
-        if shape.deferrable:
-            self._arrived.arrive(shape, row, found)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
-        self.apply()
+        self._write()
         table = self.at = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key_of is not None:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
@@ -272,7 +300,7 @@ class SqlApplier:
         self._rows.move(table, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
-        self.apply()
+        self._write()
         table = self.at = self._tables.of(shape)
         for change in run:
             if isinstance(change, Update):
@@ -291,10 +319,11 @@ class SqlApplier:
             return
         found = (self._shapes.of(relation) for relation in change.relations)
         shapes = [s for s in found if s is not None and not self._is_history_only(s)]
-        self.apply()
-        self._arrived.clear()
+        self._write()
         if not shapes:
             return
+        for shape in shapes:
+            self.waiting.pop(shape, None)
         tables = [self._tables.of(shape) for shape in shapes]
         self.at = tables[0]
         as_sent = self._properties.truncate == "as_sent"
@@ -344,6 +373,13 @@ class SqlApplier:
     # --- writing ----------------------------------------------------------------------------------
 
     def apply(self) -> None:
+        """Write all changes except rows that share a key in an open transaction."""
+        self._write()
+        if self.waiting:
+            self._resolve(self.waiting, ended=False)
+            self._write()
+
+    def _write(self) -> None:
         """Write net changes: deletes (children first), updates, inserts."""
         by_table = {self._tables.of(net.shape): net for net in self._net_changes.values() if net}
         order = self._target.ordered(list(by_table)) if len(by_table) > 1 else list(by_table)
@@ -358,7 +394,6 @@ class SqlApplier:
         for net in by_table.values():
             net.clear()
         self._appended = {}
-        self._arrived.written()
         if self.history is not None:
             self.history.apply()
 

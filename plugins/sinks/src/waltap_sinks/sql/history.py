@@ -1,6 +1,7 @@
 """Write versions of rows with their validity and cause."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from waltap.base.text import escaped
@@ -11,10 +12,11 @@ from waltap.changes.events import DELETES, INSERTS, TRUNCATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap_sinks.sql.net_changes import (
-    ArrivedRows,
     HistoryChanges,
+    KeyOwners,
     RowVersion,
     VersionCause,
+    WaitingRows,
     filled,
     null_missing,
     with_values,
@@ -50,6 +52,7 @@ class HistoryWriter:
         shapes: TargetShapes,
         types: TypeMapper,
         properties: SqlProperties,
+        waiting: WaitingRows,
         on_table: Callable[[BoundTable], None],
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
@@ -57,8 +60,7 @@ class HistoryWriter:
         self._rows = RowWriter(target)
         self._matches = NameMatcher(properties.history_tables)
         self._logs: dict[TargetName, HistoryChanges] = {}
-        # Rows of the open transaction that may share a key.
-        self.arrived = ArrivedRows()
+        self._waiting = waiting
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
         self._deferred = not target.transactional_ddl
         # An inserted row may exist: changes before it were refused or come again later.
@@ -81,7 +83,6 @@ class HistoryWriter:
     def forget(self) -> None:
         """Drop unwritten versions after the transaction was undone."""
         self._logs = {}
-        self.arrived.clear()
 
     # --- taking changes ---------------------------------------------------------------------------
 
@@ -91,6 +92,8 @@ class HistoryWriter:
             return None
         log = self._logs.get(versions.name)
         if log is None or log.shape is not versions:
+            for other in self._waiting.earlier(versions):
+                self.resolve(other, self._waiting.resolved(other))
             self.apply()  # another version or name of its table may have rows
             oid = versions.relation.oid
             self._logs = {
@@ -98,6 +101,18 @@ class HistoryWriter:
             }
             log = self._logs[versions.name] = HistoryChanges(versions)
         return log
+
+    def resolve(self, shape: TargetShape, owners: Mapping[Any, KeyOwners]) -> None:
+        """Begin the versions of rows that shared a key."""
+        assert isinstance(shape, HistoryShape)
+        log = self._log(shape.base)
+        assert log is not None
+        for key, (_, rows) in owners.items():
+            for _row, version in rows:
+                assert version is not None
+                if self.doubtful:
+                    log.end(key, version.cause.ts)
+                log.begin(key, version)
 
     def add(self, part: TransactionPart) -> None:
         cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
@@ -119,9 +134,13 @@ class HistoryWriter:
                 key_of = log.shape.key_of
                 for change in run:
                     row: Tuple = change.new  # type: ignore[union-attr]
+                    version = RowVersion(row, "c", cause, next(numbers))
+                    if log.shape.deferrable:
+                        self._waiting.arrive(log.shape, row, version)
+                        continue
                     if self.doubtful:
                         log.end(key_of(row), cause.ts)
-                    log.begin(key_of(row), RowVersion(row, "c", cause, next(numbers)))
+                    log.begin(key_of(row), version)
             elif kind is DELETES:
                 for change in run:
                     self._delete(log, change, cause, next(numbers))  # type: ignore[arg-type]
@@ -135,23 +154,28 @@ class HistoryWriter:
         key_of = log.shape.key_of
         assert key_of is not None
         before, row, old = log.shape.plan.update(change)
-        key = key_of(row)
-        if old is None:
-            if self.arrived:
-                covered = RowVersion(row, "u", cause, number, ends=cause.ts)
-                if not self.arrived.change(log, before, row, covered, cause.ts):
-                    log.versions.append(covered)
-                    return
-            self._put(log, row, "u", cause, number)
-            return
-        lender = None
-        if not self.arrived.leave(log, key_of(old), before, cause.ts):
-            row, lender = log.replace(key_of(old), row, cause.ts)
-        log.close(null_missing(old), "d", cause, number)
         if log.shape.deferrable:
-            self.arrived.arrive(log.shape, row, log.state(key))
-        log.end(key, cause.ts)
-        log.begin(key, RowVersion(row, "c", cause, number, sub=1, lender=lender))
+            self._leave(log, key_of(old or row), before, cause.ts)
+            version = RowVersion(
+                row, "u" if old is None else "c", cause, number, int(old is not None)
+            )
+            self._waiting.arrive(log.shape, row, version)
+        elif old is None:
+            self._put(log, row, "u", cause, number)
+        else:
+            row, lender = log.replace(key_of(old), row, cause.ts)
+            log.end(key_of(row), cause.ts)
+            log.begin(key_of(row), RowVersion(row, "c", cause, number, sub=1, lender=lender))
+        if old is not None:
+            log.close(null_missing(old), "d", cause, number)
+
+    def _leave(self, log: HistoryChanges, key: Any, before: Tuple | None, ts: int) -> None:
+        """End the version of a row that leaves ``key``."""
+        found = self._waiting.leave(log.shape, key, before) if log.shape.deferrable else None
+        if found is None:
+            log.end(key, ts)
+        elif found.version is not None:
+            log.versions.append(replace(found.version, ends=ts))
 
     def _put(
         self, log: HistoryChanges, row: Tuple, op: str, cause: VersionCause, number: int
@@ -170,8 +194,7 @@ class HistoryWriter:
         if images is not None:
             before, identifying = images
             key = log.shape.key_of(identifying)
-            if not self.arrived.leave(log, key, before, cause.ts):
-                log.end(key, cause.ts)
+            self._leave(log, key, before, cause.ts)
             log.close(filled(before, identifying), "d", cause, number)
 
     def _keyless(
@@ -207,11 +230,11 @@ class HistoryWriter:
             self._rows.refuse(table, "UPDATE")
 
     def _truncate(self, change: Truncate, cause: VersionCause, number: int) -> None:
-        self.arrived.clear()
         # One truncate of several tables is an entry in each history.
         for relation in change.relations:
             log = self._log(self._shapes.of(relation))
             if log is not None:
+                self.resolve(log.shape, self._waiting.resolved(log.shape))
                 self._apply(log)
                 self._close_all(self._bound(log.shape), cause.ts)
                 nothing: Tuple = (None,) * len(log.shape.base.relation.columns)
@@ -319,7 +342,6 @@ class HistoryWriter:
         if complete:
             self._rows.insert(table, complete)
         log.clear()
-        self.arrived.written()
 
     def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
         """Close the open versions of keys; a new key has none."""

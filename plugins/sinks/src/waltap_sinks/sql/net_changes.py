@@ -1,15 +1,15 @@
 """Reduce changes to last rows or versions. Sans-IO."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from waltap.base.import_rules import pa
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
-from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape
+from waltap_sinks.sql.shape import HistoryShape, TargetShape
 
 EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
 
@@ -154,100 +154,84 @@ class NetChanges:
         self.puts[key] = row
         return True
 
-    def state(self, key: Any) -> Any:
-        self._key_added()
-        return self.fresh.get(key), self.puts.get(key), self.gone.get(key), key in self.brief
-
-    def replaced(self, state: Any, row: Tuple | None, ts: int) -> Any:
-        """Return ``state`` with another row, or none since ``ts``."""
-        fresh, put, gone, brief = state
-        if row is None:
-            return None, None, ts, brief or fresh is not None
-        return (None, row, gone, brief) if fresh is None else (row, put, gone, brief)
-
-    def restore(self, key: Any, state: Any) -> None:
-        fresh, put, gone, brief = state
-        _set(self.fresh, key, fresh)
-        _set(self.puts, key, put)
-        _set(self.gone, key, gone)
-        (self.brief.add if brief else self.brief.discard)(key)
+    def resolve(self, owners: Mapping[Any, "KeyOwners"]) -> None:
+        """Add the row that has each key, or its end, after a transaction."""
+        self.insert(
+            [rows[-1].row for first, rows in owners.values() if rows and first is not False]
+        )
+        for key, (first, rows) in owners.items():
+            if first is False:
+                self.put(rows[-1].row) if rows else self.delete(key, 0)
 
 
-def _set(held: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is not None:
-        held[key] = value
-    else:
-        held.pop(key, None)
+# --- keys that rows share -------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ArrivedRow:
-    """Hold a row that took its key in the open transaction."""
+class ArrivedRow(NamedTuple):
+    """Hold a row that came to its key in the open transaction."""
 
     row: Tuple
-    # The state of the key before, which returns if the row leaves. None once the target has the row.
-    found: Any
+    # In a history.
+    version: "RowVersion | None"
 
 
-class ArrivedRows(dict[tuple[TargetName, Any], list[ArrivedRow]]):
-    """Hold the rows that arrived at each deferrable key, until the transaction ends.
+class KeyOwners(NamedTuple):
+    """Hold the rows of one key."""
+
+    # Whether the target's row has the key; None while unknown.
+    first: bool | None = None
+    rows: tuple[ArrivedRow, ...] = ()
+
+
+class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
+    """Hold changed rows of deferrable keys until one row has the key, or none.
 
     Such a key is checked at the commit. Until then several rows can have it, and full old tuples
     show which of them changes.
     """
 
-    def arrive(self, shape: TargetShape, row: Tuple, found: Any) -> None:
+    def arrive(self, shape: TargetShape, row: Tuple, version: "RowVersion | None" = None) -> None:
         assert shape.key_of is not None
-        self.setdefault((shape.name, shape.key_of(row)), []).append(ArrivedRow(row, found))
+        keys, key = self.setdefault(shape, {}), shape.key_of(row)
+        first, rows = keys.get(key, KeyOwners())
+        keys[key] = KeyOwners(first, (*rows, ArrivedRow(row, version)))
 
-    def leave(self, held: "HeldKeys", key: Any, before: Tuple | None, ts: int) -> bool:
-        """Take the row ``before`` away; return False if nothing is known of other rows."""
-        rows = self.get((held.shape.name, key)) if self else None
-        if not rows:
-            return False
-        at = _last_alike(rows, before)
-        if at < 0:  # it was there first
-            rows[0].found = rows[0].found and held.replaced(rows[0].found, None, ts)
-            return True
-        found = rows.pop(at).found
-        if at < len(rows):
-            rows[at].found = found
-        elif found is None:
-            return False
-        else:
-            held.restore(key, found)
-        return True
+    def leave(self, shape: TargetShape, key: Any, before: Tuple | None) -> ArrivedRow | None:
+        """Take the row ``before`` away; return None if it was there first."""
+        keys = self.setdefault(shape, {})
+        first, rows = keys.get(key, KeyOwners())
+        for at in reversed(range(len(rows))):
+            if before is None or all(map(_alike, rows[at].row, before)):
+                keys[key] = KeyOwners(first, rows[:at] + rows[at + 1 :])
+                return rows[at]
+        keys[key] = KeyOwners(False, rows)
+        return None
 
-    def change(self, held: "HeldKeys", before: Tuple | None, row: Tuple, new: Any, ts: int) -> bool:
-        """Change the row ``before``; return False if a later one covers it.
+    def resolved(
+        self, shape: TargetShape, held: Callable[[list[Any]], Sequence[Any]] | None = None
+    ) -> dict[Any, KeyOwners]:
+        """Take the keys of ``shape`` away, all at the end of the transaction.
 
-        ``new`` is what ``held`` is to have of it.
+        Before it ``held`` returns which keys the target has, and keys of several rows stay.
         """
-        assert held.shape.key_of is not None
-        rows = self.get((held.shape.name, held.shape.key_of(row)))
-        if not rows:
-            return True
-        at = _last_alike(rows, before)
-        if at >= 0:
-            rows[at].row = row
-        if at + 1 == len(rows):
-            return True
-        cover = rows[at + 1]
-        cover.found = cover.found and held.replaced(cover.found, new, ts)
-        return False
+        keys = self.pop(shape, {})
+        if held is None:
+            return keys
+        unknown = [key for key, (first, rows) in keys.items() if first is None and len(rows) == 1]
+        for key in held(unknown):
+            keys[key] = KeyOwners(True, keys[key].rows)
+        shared = {key: each for key, each in keys.items() if len(each.rows) + (each.first or 0) > 1}
+        if shared:
+            self[shape] = shared
+        return {key: each for key, each in keys.items() if key not in shared}
 
-    def written(self) -> None:
-        for rows in self.values():
-            for each in rows:
-                each.found = None
+    def earlier(self, shape: TargetShape) -> list[TargetShape]:
+        """Return other versions of the relation, and other shapes of its target."""
+        oid, name = shape.relation.oid, shape.name
+        return [s for s in self if s is not shape and (s.relation.oid == oid or s.name == name)]
 
-
-def _last_alike(rows: Sequence[ArrivedRow], before: Tuple | None) -> int:
-    """Return the index of the last row that may be ``before``, or -1."""
-    for at in reversed(range(len(rows))):
-        if before is None or all(map(_alike, rows[at].row, before)):
-            return at
-    return -1
+    def copied(self) -> "WaitingRows":
+        return WaitingRows({shape: dict(keys) for shape, keys in self.items()})
 
 
 def _alike(one: Value, other: Value) -> bool:
@@ -362,29 +346,6 @@ class HistoryChanges:
         if before is None:
             return row, None
         return merged(row, before.row), before.lender
-
-    def state(self, key: Any) -> Any:
-        return key in self.open, self.open.get(key), self.closes.get(key)
-
-    def replaced(self, state: Any, version: RowVersion | None, ts: int) -> Any:
-        """Return ``state`` with another open version, or none since ``ts``."""
-        known, _version, closes = state
-        return True, version, closes if known else ts
-
-    def restore(self, key: Any, state: Any) -> None:
-        """Return to ``state``; the open version ends."""
-        present = self.open.pop(key)
-        if present is not None:
-            present.ends = present.cause.ts
-        known, version, closes = state
-        _set(self.closes, key, closes)
-        if version is not None:
-            version.ends = None
-        if known:
-            self.open[key] = version
-
-
-HeldKeys = NetChanges | HistoryChanges
 
 
 @lru_cache(maxsize=256)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 from waltap.base.redaction import without_frames
 from waltap.changes.transactions.position import START, Position, lsn_text
@@ -493,7 +493,7 @@ class SqlSink(Sink):
         self._applier.begins_batch()
         try:
             # In a transaction with earlier batches a failure must undo this batch alone.
-            with self._target.attempt() if midway else nullcontext():
+            with self._attempt(savepoint=midway):
                 self._apply_compacted(parts)
         except Exception as error:
             if (
@@ -509,7 +509,6 @@ class SqlSink(Sink):
             if not midway:
                 self._target.rollback()
                 self._target.begin()
-            self._forget()
             if self._context.tolerant and self._target.savepoints:
                 self._in_pieces(parts, lambda piece: self._apply_compacted([piece]))  # type: ignore[list-item]
             else:
@@ -521,7 +520,7 @@ class SqlSink(Sink):
             for part in parts
         )
         # After a commit a new process would not know which of the rows that share a key leaves.
-        if position is not None and not self._applier.exchanges_keys:
+        if position is not None and not self._applier.waiting:
             # Changes from an older offset must not move the position back.
             position = position if self._stored is None else max(position, self._stored)
             self._commit(position, durable=durable)
@@ -563,10 +562,9 @@ class SqlSink(Sink):
 
         def attempt(piece: Part) -> None:
             try:
-                with self._target.attempt():
+                with self._attempt():
                     apply(piece)
             except Exception as error:
-                self._forget()
                 failed = (
                     error
                     if isinstance(error, RecordError)
@@ -576,15 +574,21 @@ class SqlSink(Sink):
                     raise failed from error
                 raise RecordError(failed.problem) from failed
 
+        with self._attempt():
+            found = failing(parts, attempt)
+            if found:
+                raise RecordsRefused([_refused(parts, *each) for each in found.items()])
+
+    @contextmanager
+    def _attempt(self, *, savepoint: bool = True) -> Iterator[None]:
+        """Return a block that is undone, in memory too, if it raises."""
+        waiting = self._applier.waiting.copied()
         try:
-            with self._target.attempt():
-                found = failing(parts, attempt)
-                if found:
-                    raise RecordsRefused(  # noqa: TRY301 - the block undoes what was applied
-                        [_refused(parts, *each) for each in found.items()]
-                    )
-        except RecordsRefused:
+            with self._target.attempt() if savepoint else nullcontext():
+                yield
+        except BaseException:
             self._forget()
+            self._applier.waiting.update(waiting)
             raise
 
     def _carefully(self, parts: Parts, *, midway: bool) -> None:
