@@ -46,7 +46,12 @@ class MariaDb(LocalServer):
     def connect(self, database: str | None = None) -> "pymysql.Connection[Any]":
         """Open a connection, in autocommit; the caller closes it."""
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", database=database, autocommit=True
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            database=database,
+            autocommit=True,
+            ssl_disabled=True,  # else each connection reads all certificates: 23 ms of CPU
         )
 
     def execute(self, statement: str, database: str | None = None) -> list[Any]:
