@@ -334,8 +334,9 @@ class TopicEvents:
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
         """Leave out waiting events and later ones of their partitions.
 
-        These are single events of a changed key while the other one may still come, and events whose
-        schema began out of turn. Return the ends of the partitions then.
+        These are single events of a changed key while the other one may still come, events whose
+        schema began out of turn, and events behind records that another partition of the topic still
+        has: before the topic got partitions, keys had others. Return the ends of the partitions then.
 
         ``unfinished``: partitions with more records. The other event may be there, however old an event
         is, unless the partition has passed its position.
@@ -347,10 +348,12 @@ class TopicEvents:
             if place in more and row["high"] is not None:
                 more[place] = max(more[place], tuple(row["high"]))
         # A cut may separate two events of a key or two schemas again, so both are repeated.
-        while turns := self._turns():
+        turns = self._beyond(more)
+        while turns := turns or self._turns():
             ends |= {place: offset for place, (offset, *_position) in turns.items()}
             more |= {place: (commit, rank) for place, (_offset, commit, rank) in turns.items()}
             self._cut(ends)
+            turns = {}
         now = time.time()
         while any(row["moves"] for row in self._summary()):
             halves = self._halves(now)
@@ -363,6 +366,24 @@ class TopicEvents:
                     ends[half.place], more[half.place] = half.offset, half.position
             self._cut(ends)
         return ends
+
+    def _beyond(self, more: Mapping[Place, High]) -> dict[Place, tuple[int, int, int]]:
+        """Return the first event of each partition beyond another partition.
+
+        Partition → offset and position. ``more``: the positions after which partitions have further
+        records.
+        """
+        if not more:
+            return {}
+        beyond = F.lit(False)
+        for topic in {topic for topic, _partition in more}:
+            commit, rank = min(high for place, high in more.items() if place[0] == topic)
+            later = F.expr(f"struct(_commit, rank) > struct({commit}L, {rank}L)")
+            beyond |= (F.col("topic") == topic) & later
+        first = F.min(F.struct("offset", "_commit", "rank")).alias("first")
+        rows = self._all.where("problem is null").where(beyond)
+        found = rows.groupBy("topic", "partition").agg(first).collect()
+        return {(row["topic"], row["partition"]): tuple(row["first"]) for row in found}
 
     def _turns(self) -> dict[Place, tuple[int, int, int]]:
         """Return the places where a table's schema begins out of turn.
