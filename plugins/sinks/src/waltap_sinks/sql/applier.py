@@ -54,6 +54,8 @@ class SqlApplier:
         # Rows of the open transaction that may share a key.
         self.waiting = WaitingRows()
         self._unsure: dict[TargetName, int] = {}
+        # Old rows are deleted before others may take their unique values.
+        self.replaces = False
         # The table of the last statement, for messages.
         self.at: BoundTable | None = None
         # None if no table has a history.
@@ -419,10 +421,13 @@ class SqlApplier:
                 partial.setdefault(unsent, []).append(row)
             else:
                 complete.append(row)
-        if complete:
-            self._rows.upsert(table, complete)
+        if complete and self.replaces and not (table.only_key or table.shared or table.cascades):
+            assert net.shape.key_of is not None
+            self._target.change_keys(table, list(map(net.shape.key_of, complete)))
         for rows in partial.values():
             self._rows.update(table, net.shape.sent(rows[0]), rows)
+        if complete:
+            self._rows.upsert(table, complete)
 
     def _fresh(self, table: BoundTable, net: NetChanges) -> None:
         rows = net.inserted()

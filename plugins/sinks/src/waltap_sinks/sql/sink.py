@@ -491,24 +491,29 @@ class SqlSink(Sink):
         midway = self._begun
         self._begin()
         self._applier.begins_batch()
-        try:
-            # In a transaction with earlier batches a failure must undo this batch alone.
-            with self._attempt(savepoint=midway):
-                self._apply_compacted(parts)
-        except Exception as error:
-            if (
-                isinstance(error, SinkError)
-                or self._target.lost(error)
-                or self._target.conflict(error)
-            ):
-                raise
-            log.debug("changes are applied in pieces", exc_info=error)
-            # The target may have a row that is new at the source, so the next batches insert by
-            # upserts.
-            self._applier.distrust()
-            if not midway:
-                self._target.rollback()
-                self._target.begin()
+        for replaces in (False, True):
+            self._applier.replaces = replaces
+            try:
+                # In a transaction with earlier batches a failure must undo this batch alone.
+                with self._attempt(savepoint=midway):
+                    self._apply_compacted(parts)
+                break
+            except Exception as error:
+                if (
+                    isinstance(error, SinkError)
+                    or self._target.lost(error)
+                    or self._target.conflict(error)
+                ):
+                    raise
+                log.debug("changes are applied again", exc_info=error)
+                # The target may have a row that is new at the source, so the next batches insert
+                # by upserts.
+                self._applier.distrust()
+                if not midway:
+                    self._target.rollback()
+                    self._target.begin()
+        else:
+            self._applier.replaces = False
             if self._context.tolerant and self._target.savepoints:
                 self._in_pieces(parts, lambda piece: self._apply_compacted([piece]))  # type: ignore[list-item]
             else:
