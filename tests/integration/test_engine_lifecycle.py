@@ -12,6 +12,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
+from waltap_postgres.errors import SlotMissing
 
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
@@ -54,6 +55,8 @@ def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline):
     assert publications(pipeline) == {}
     pipeline.run(**{"snapshot.mode": "initial_only"})
     assert pipeline.destination.ids("t") == [1]
+    with pytest.raises(SlotMissing, match="a snapshot alone"):
+        pipeline.run()
 
 
 def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):

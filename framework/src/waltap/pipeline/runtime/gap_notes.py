@@ -105,7 +105,7 @@ class GapNotes:
         path = self._gaps.folder / f"gap-{noted.identifier}.txt"
         if noted.identifier == gap.identifier:
             log.warning(
-                "changes after %s up to %s are lost: %s describes the gap",
+                "changes after %s are lost, the server is at %s: %s describes the gap",
                 begin.lsn,
                 end.lsn,
                 path,

@@ -125,6 +125,9 @@ class ResumeCheck:
         return None if offset is None else self._older(offset, slot) or self._gap(offset, slot)
 
     def _missing(self, offset: Offset) -> OffsetError:
+        if not offset.sole.position.end_lsn:
+            problem = "the last run took a snapshot alone, without a replication slot"
+            return SlotMissing(problem, position="that snapshot")
         position = lsn_text(offset.sole.position.end_lsn)
         why = ": it was temporary, and ended with its connection"
         return SlotMissing(
