@@ -22,7 +22,6 @@ class Question:
     topic: str
     key: bool = False
     config: Mapping[str, str] | None = None
-    back: bool = False
     header: str | None = None
     """The name of the header whose value it is; the converter is one of headers then."""
     headers: Mapping[str, bytes] = field(default_factory=dict)
@@ -31,14 +30,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a converter gave: its bytes, the schema it registered with the names of those that it imports,
-    what it reads back; or its error."""
+    """What a converter gave: its bytes and the schema it registered, or its error."""
 
     data: bytes | None
     schema: str | None
-    references: tuple[str, ...]
-    subject: str | None
-    back: Any
     error: str | None
 
 
@@ -46,7 +41,7 @@ def ask(questions: Iterable[Question], class_path: str = "") -> list[Answer]:
     """Return what the converters answer, in order. Raises: ChildProcessError."""
     lines = (
         f'{{"class":{json.dumps(each.converter)},"topic":{json.dumps(each.topic)},'
-        f'"key":{json.dumps(each.key)},"back":{json.dumps(each.back)},'
+        f'"key":{json.dumps(each.key)},'
         f'"config":{json.dumps(dict(each.config or {}))},{_named(each)}"headers":[{_headers(each)}],'
         f'"data":{each.data.decode()}}}'
         for each in questions
@@ -72,12 +67,9 @@ def protobuf_class_path() -> str:
 
 
 def _answer(found: dict[str, Any]) -> Answer:
-    data, back = found.get("bytes"), found.get("back")
+    data = found.get("bytes")
     return Answer(
         data=None if data is None else b64decode(data),
         schema=found.get("schema"),
-        references=tuple(found.get("references", ())),
-        subject=found.get("subject"),
-        back=None if back is None else json.loads(back),
         error=found.get("error"),
     )

@@ -2,6 +2,7 @@
 
 import abc
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tests.harness.servers.packages import packaged
+from tests.harness.servers.place import data_folder
 
 WAIT_SECONDS = 120.0
+TAKEN = re.compile("already bound|Address already in use")
 
 DYING = """
 import ctypes, os, signal, sys
@@ -108,6 +111,8 @@ class LocalServer(abc.ABC):
 
     NAME: str
     """What its folder is called after."""
+    IN_MEMORY = False
+    """Whether its folder is where there is room in memory."""
     PACKAGES: ClassVar[tuple[str, ...]] = ()
     """Of the distribution: the first brings the program of its name, the others have its libraries."""
 
@@ -120,7 +125,8 @@ class LocalServer(abc.ABC):
         """Make one and start it, on another port where somebody took the first; ``options`` are those of
         `command`. Raises: MissingProgram, ChildFailed."""
         for attempt in range(3):
-            folder = Path(tempfile.mkdtemp(prefix=f"waltap-{cls.NAME}-"))
+            make = data_folder if cls.IN_MEMORY else tempfile.mkdtemp
+            folder = Path(make(prefix=f"waltap-{cls.NAME}-"))
             made = None
             try:
                 made = cls(folder, free_ports(1)[0], **options)
@@ -129,7 +135,7 @@ class LocalServer(abc.ABC):
                 if made is not None:
                     made.kill()
                 shutil.rmtree(folder, ignore_errors=True)
-                taken = isinstance(error, ChildFailed) and "already bound" in str(error)
+                taken = isinstance(error, ChildFailed) and TAKEN.search(str(error))
                 if not taken or attempt == 2:
                     raise
             else:

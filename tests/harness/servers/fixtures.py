@@ -344,7 +344,7 @@ def module_kafka() -> Iterator[Kafka]:
 
 @pytest.fixture
 def private_kafka(module_kafka: Kafka) -> Kafka:
-    """Return a broker that no other test uses meanwhile: ``stop``, ``kill``, ``start``, ``log``."""
+    """Return a broker that no other test uses meanwhile: ``stop``, ``kill``, ``start``."""
     if not module_kafka.runs:
         module_kafka.start()
     return module_kafka

@@ -9,10 +9,11 @@ import os
 import shutil
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.harness.servers.child import Child, ChildFailed, free_ports
+from tests.harness.servers.child import ChildFailed, LocalServer, free_ports
 from tests.harness.servers.jars import jars
 from tests.harness.servers.place import data_folder
 
@@ -93,120 +94,68 @@ RESTARTING: Final = {"broker.session.timeout.ms": "2000", "broker.heartbeat.inte
 """For a broker that is to start again: it waits for the end of its own old session first."""
 
 
-class Kafka:
+class Kafka(LocalServer):
     """One broker in a folder of its own. ``bootstrap`` is open to everybody; ``tls`` has the
     ``certificate``; ``sasl`` knows the users of `SETTINGS`, ``sasl_tls`` has both. `kill` and `start` keep ports and data.
     """
 
-    def __init__(self, folder: Path, advertised: int | None, settings: dict[str, str]) -> None:
-        self.runs = False
-        self.folder = folder
-        self._names = itertools.count(1)
-        plain, control, tls, sasl, both = (f"127.0.0.1:{port}" for port in free_ports(5))
-        self.bootstrap, self.tls, self.sasl, self.sasl_tls = plain, tls, sasl, both
-        self.certificate = folder / "broker.crt"
-        self._make_certificate()
-        secured = f"TLS://{tls},SASL://{sasl},SASLTLS://{both}"
-        listeners = f"PLAIN://{plain},CONTROLLER://{control},{secured}"
-        chosen = {
-            **SETTINGS,
-            "controller.quorum.voters": f"1@{control}",
-            "listeners": listeners,
-            "log.dirs": str(folder / "data"),
-            "ssl.keystore.location": str(folder / "keystore.pem"),
-            "ssl.truststore.location": str(self.certificate),
-            **settings,
-        }
-        if advertised is not None:
-            chosen["advertised.listeners"] = f"PLAIN://127.0.0.1:{advertised},{secured}"
-        self._settings = folder / "server.properties"
-        self._settings.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
-        (folder / "log4j2.properties").write_text(LOG4J)
-        self._program: Child | None = None
+    NAME = "kafka"
+    IN_MEMORY = True
 
-    @classmethod
-    def create(
-        cls,
+    def command(
+        self,
         *,
-        advertised: int | None = None,
         quick: bool = True,
         heap_mb: int = 256,
         restarts: bool = False,
-        **settings: str,
-    ) -> "Kafka":
-        """Make one in a temporary folder and start it; ``settings``: dots written as two underscores.
-
-        ``advertised``: the port of a proxy before it, which clients are then reported; `bootstrap`
-        stays the broker's own. ``quick``: starts in half the time, and is slower later. ``restarts``: it is
-        to be stopped, or killed, and started again.
+        java: Sequence[str] = (),
+    ) -> list[str]:
+        """Return how to start it. ``quick``: in half the time, and it is slower later. ``restarts``: it is
+        to be stopped, or killed, and started again. ``java``: more options of the JVM.
         Raises: MissingProgram, ChildFailed.
         """
-        named = {name.replace("__", "."): value for name, value in settings.items()}
-        named |= RESTARTING if restarts else {}
-        for attempt in range(3):
-            made = cls(data_folder("waltap-kafka-"), advertised, named)
-            try:
-                made._choose_program(quick=quick, heap_mb=heap_mb)
-                made.start()
-            except BaseException as error:
-                made.remove()
-                taken = isinstance(error, ChildFailed) and "Address already in use" in str(error)
-                if not taken or attempt == 2:
-                    raise
-            else:
-                return made
-        raise AssertionError
+        self._names = itertools.count(1)
+        ports = (self.port, *free_ports(4))
+        plain, control, tls, sasl, both = (f"127.0.0.1:{port}" for port in ports)
+        self.bootstrap, self.tls, self.sasl, self.sasl_tls = plain, tls, sasl, both
+        self.certificate = self.folder / "broker.crt"
+        self._make_certificate()
+        secured = f"TLS://{tls},SASL://{sasl},SASLTLS://{both}"
+        chosen = {
+            **SETTINGS,
+            "controller.quorum.voters": f"1@{control}",
+            "listeners": f"PLAIN://{plain},CONTROLLER://{control},{secured}",
+            "log.dirs": str(self.folder / "data"),
+            "ssl.keystore.location": str(self.folder / "keystore.pem"),
+            "ssl.truststore.location": str(self.certificate),
+            **(RESTARTING if restarts else {}),
+        }
+        self._settings = self.folder / "server.properties"
+        self._settings.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+        (self.folder / "log4j2.properties").write_text(LOG4J)
+        found = jars("kafka", COORDINATES)
+        self._format(found)
+        archive = _class_archive(found)
+        shared = [f"-XX:SharedArchiveFile={archive}"] if quick and archive.is_file() else []
+        return [
+            "java", "-Xms64m", f"-Xmx{heap_mb}m", *(QUICK_START if quick else ()), *shared, *java,
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-Djava.net.preferIPv4Stack=true", "-cp", _class_path(found), "kafka.Kafka", str(self._settings),
+        ]  # fmt: skip
 
     def topic_name(self, stem: str = "topic") -> str:
         return f"{stem}-{os.getpid()}-{next(self._names)}"
 
-    def start(self) -> None:
-        """Start, and wait until clients are served."""
-        assert self._program is not None
-        program = self._program
-        program.start()
-        program.wait_until(lambda: SERVES in program.said(), WAIT_SECONDS)
-        self.runs = True
+    @property
+    def runs(self) -> bool:
+        return not self._child.ended
+
+    def answers(self) -> bool:
+        return SERVES in self._child.said()
 
     def stop(self) -> None:
         """End it in order. No error when it is down."""
-        self.runs = False
-        if self._program is not None:
-            self._program.stop()
-
-    def kill(self) -> None:
-        """End it at once, as a power cut does to the process."""
-        self.runs = False
-        if self._program is not None:
-            self._program.kill()
-
-    def log(self) -> str:
-        return "" if self._program is None else self._program.said()
-
-    def remove(self) -> None:
-        """Kill it and delete its folder."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _choose_program(self, *, quick: bool, heap_mb: int) -> None:
-        found = jars("kafka", COORDINATES)
-        self._format(found)
-        options = ["java", "-Xms64m", f"-Xmx{heap_mb}m", *(QUICK_START if quick else ())]
-        archive = _class_archive(found)
-        if quick and archive.is_file():
-            options.append(f"-XX:SharedArchiveFile={archive}")
-        self._program = Child(self._command(options, found), self.folder / "broker.log")
-
-    def _command(self, options: list[str], found: Path) -> list[str]:
-        return [
-            *options,
-            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
-            "-Djava.net.preferIPv4Stack=true",
-            "-cp",
-            _class_path(found),
-            "kafka.Kafka",
-            str(self._settings),
-        ]
+        self._child.stop()
 
     def _format(self, found: Path) -> None:
         """Format the data folder, as KRaft demands.
@@ -251,12 +200,10 @@ def prepare() -> None:
     archive = _class_archive(found)
     if archive.is_file():
         return
-    made = Kafka(data_folder("waltap-kafka-"), None, {})
+    folder = data_folder("waltap-kafka-")
+    partial = folder / "classes.jsa"
+    made = Kafka(folder, free_ports(1)[0], java=[f"-XX:ArchiveClassesAtExit={partial}"])
     try:
-        made._format(found)
-        partial = made.folder / "classes.jsa"
-        options = ["java", "-Xmx256m", *QUICK_START, f"-XX:ArchiveClassesAtExit={partial}"]
-        made._program = Child(made._command(options, found), made.folder / "broker.log")
         made.start()
         made.stop()
         if partial.is_file():
