@@ -15,7 +15,7 @@ import pytest
 SPARK: Final = frozenset({"spark", "delta", "iceberg", "spark_connect", "spark_of_topics"})
 KAFKA: Final = frozenset({"kafka", "registry"})
 WRITTEN_LOG: Final = re.compile(
-    r"/test_spark_(applier|budget|columns|compaction|delta|driver_kill|maintenance|modes|stale|tables)\.py"
+    r"/test_spark_(applier|budget|columns|compaction|delta\w*|driver_kill|maintenance|modes|stale|tables)\.py"
 )
 """Modules whose tests write a change log by hand: one worker's. The other's Spark tests work as long, and need
 PostgreSQL or Kafka, too. A third session would start and warm up in vain."""
