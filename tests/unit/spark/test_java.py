@@ -1,8 +1,10 @@
 """No Java or pyspark, or the wrong one, is said in words before Spark says it in a stack trace."""
 
+import logging
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import py4j.java_gateway
 import pytest
 
 from waltap_spark.apply.external_snapshots import read_error
@@ -17,7 +19,7 @@ from waltap_spark.errors import (
     first_words,
 )
 from waltap_spark.session import java as requirement
-from waltap_spark.session.failures import refused
+from waltap_spark.session.failures import explained_failures, refused
 from waltap_spark.session.java import _require_fit as require_fit
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import local_settings
@@ -140,6 +142,17 @@ def test_what_has_no_code_gets_one_and_a_lack_of_memory_its_own():
     assert str(error).startswith("WT-5275 the clock is 600 s behind the table's last commit: ")
     error = refused(ValueError("Invalid schema: multiple fields for name a.b.c: 3 and 4"))
     assert str(error).startswith("WT-5234 Invalid schema")
+
+
+def test_traces_of_py4j_are_not_logged(caplog):
+    def record(file: str) -> logging.LogRecord:
+        return logging.LogRecord("root", logging.ERROR, file, 1, "empty answer", None, None)
+
+    with explained_failures(None):
+        for file in (py4j.java_gateway.__file__, __file__):
+            logging.getLogger().handle(record(file))
+    logging.getLogger().handle(record(py4j.java_gateway.__file__))
+    assert [each.pathname for each in caplog.records] == [__file__, py4j.java_gateway.__file__]
 
 
 def test_a_catalogue_that_is_away_does_not_take_rows_that_wait_from_a_table():

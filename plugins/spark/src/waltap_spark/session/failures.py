@@ -5,6 +5,7 @@ the applier.
 """
 
 import contextlib
+import logging
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,7 @@ def require_one(errors: Sequence[WaltapError | None]) -> None:
 
 
 @contextlib.contextmanager
-def explained_failures(memory: str | None, log: str = "its output, above") -> Iterator[None]:
+def explained_failures(memory: str | None, log: str = "the lines above") -> Iterator[None]:
     """Translate failures of Spark within the block.
 
     ``memory`` is the memory of the JVM, ``log`` names the place of its last words. Errors that
@@ -102,6 +103,8 @@ def explained_failures(memory: str | None, log: str = "its output, above") -> It
     from pyspark.errors import PySparkException
 
     sparks = (SparkRefused, PySparkException, Py4JError)
+    root = logging.getLogger()
+    root.addFilter(_is_not_py4j)
     try:
         yield
     except Exception as error:
@@ -115,6 +118,13 @@ def explained_failures(memory: str | None, log: str = "its output, above") -> It
         if isinstance(error, sparks):
             raise refused(error, memory) from None  # the trace is Java's; the error has its words
         raise
+    finally:
+        root.removeFilter(_is_not_py4j)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    # It writes traces of a JVM that ended, and as the root logger.
+    return "py4j" not in record.pathname
 
 
 def _jvm_ended(wait_s: float) -> bool:
