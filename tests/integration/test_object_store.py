@@ -385,8 +385,6 @@ def by_duckdb(query: str, *, rows: bool = True) -> list[Any]:
 
 
 def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(database, tmp_path):
-    import polars as pl
-
     """Folders name partitions: files of others, which cannot be read, are not looked at."""
     database.execute(TABLE)
     pipeline, files = written(database, tmp_path)
@@ -407,13 +405,6 @@ def test_every_type_in_parquet_is_what_the_source_has_for_every_reader(database,
         " WHERE \"table\" = 'public.odd name/ü'"
     )
     assert odd == {"id": 7}
-
-    lazy = pl.scan_parquet(pattern, hive_partitioning=True)
-    asked = (pl.col("table") == "public.kinds") & (pl.col("date") < FAR)
-    assert [reported(row) for row in lazy.filter(asked).sort("id").collect().to_dicts()] == [
-        EXPECTED,
-        nulls,
-    ]
 
     parts = pa.schema({"table": pa.string(), "date": pa.date32()})
     found = dataset.dataset(str(files), partitioning=dataset.partitioning(parts, flavor="hive"))

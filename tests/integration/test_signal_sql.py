@@ -293,24 +293,7 @@ ARGUMENTS = (
     "numeric", "bytea", "text[]", "name[]", "oid[]", "int2[]", "int4[]", "int8[]", "int2vector", "pg_lsn",
     "pg_node_tree", "regtype", "regproc", "varchar", "unknown",
 )  # fmt: skip
-OPERATORS = (
-    "=",
-    "<>",
-    "<",
-    ">",
-    "<=",
-    ">=",
-    "||",
-    "->>",
-    "->",
-    "~",
-    "!~",
-    "+",
-    "-",
-    "*",
-    "/",
-    "@>",
-)
+OPERATORS = "= <> < > <= >= || ->> -> ~ !~ + - * / @>".split()
 MOST_ARGUMENTS = 3
 
 PLANT = """

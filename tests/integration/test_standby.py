@@ -1,16 +1,13 @@
 """Two engines of one profile: one runs it, the other waits, and never do both write."""
 
 import contextlib
-import itertools
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import Destination, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.postgres import Database
@@ -138,20 +135,6 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair):
         pair.insert(3)
         until(lambda: any(3 in each.ids("t") for each in both), "row 3")
     assert [3 in each.ids("t") for each in both].count(True) == 1
-
-
-def test_doctor_elsewhere_finds_no_loss_while_offset_and_slot_move(pair):
-    pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
-
-    def insert(ended: threading.Event) -> None:
-        for number in itertools.count(1):
-            if ended.is_set():
-                return
-            pair.insert(number)
-
-    with pair.first.running(**{"status.update.interval.ms": 1}), meanwhile(insert):
-        found = [pair.second.doctor() for _ in range(10)]
-    assert {each.verdict for checks in found for each in checks.values()} == {"warning"}
 
 
 def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair):

@@ -121,7 +121,8 @@ def test_each_delivery_is_a_trace_and_metrics_are_those_of_the_page(database, tm
     )
 
 
-def test_a_collector_that_is_away_holds_nothing_up(database, tmp_path):
+def test_a_collector_that_is_away_holds_nothing_up(database, tmp_path, monkeypatch):
+    monkeypatch.setattr("waltap.services.telemetry.otlp.END_S", 1)
     database.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     settings = {"waltap.otel.endpoint": "http://127.0.0.1:9", "waltap.otel.interval.ms": 200}
     run = Run(PipelineRig(database, tmp_path), limits=None, settings=settings)

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from tests.harness import pgoutput_wire as wire
 from tests.harness.captures import reported, yboutput
-from tests.harness.changelog import logged
-from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.yboutput_recording import record, recorded
 from tests.harness.yboutput_slot import Slot, identity, oid, spaced
@@ -203,41 +201,3 @@ def test_large_and_prepared_transactions_come_only_when_committed(t1):
 
 
 # --- in a change log --------------------------------------------------------------------------------
-
-
-def test_replaying_the_change_log_of_several_runs_gives_the_table(yb_database, tmp_path):
-    """Keys that move, rows made and removed in one transaction, values set and unset."""
-    names = ["id", "name", "aura", "price"]
-    yb_database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, name text NOT NULL, aura int, price numeric(9,2))"
-    )
-    identity(yb_database, "t", "CHANGE")
-    yb_database.execute(
-        "INSERT INTO t SELECT g, 'n' || g, g, g * 1.25 FROM generate_series(1, 40) g"
-    )
-    sink = {"sink.type": "changelog", "sink.path": str(tmp_path / "log")}
-    pipeline = PipelineRig(yb_database, tmp_path, {"plugin.name": "yboutput", **sink})
-    pipeline.catch_up()
-    for step in range(1, 21):
-        yb_database.execute(
-            f"UPDATE t SET aura = aura + 1 WHERE id % 4 = {step % 4};"
-            f"UPDATE t SET price = NULL WHERE id = {step};"
-            f"UPDATE t SET id = id + 100, name = 'moved' WHERE id = {step + 20};"
-            f"INSERT INTO t VALUES ({step + 200}, 'new', NULL, 0.5);"
-            f"DELETE FROM t WHERE id = {step * 2};"
-            f"UPDATE t SET name = 'again' WHERE id = {step + 119}"
-        )
-        if step % 7 == 0:
-            pipeline.catch_up()
-    pipeline.catch_up()
-    log, found = logged(tmp_path / "log"), dict[int, dict[str, Any]]()
-    for change in log:  # as a reader must apply it: what was not sent keeps its value
-        kept = found.pop(change["id"], {})
-        if change["_op"] != "d":
-            unsent = change["_unchanged"] or ()
-            found[change["id"]] = {n: kept[n] if n in unsent else change[n] for n in names}
-    listed = yb_database.execute(f"SELECT {', '.join(names)} FROM t")
-    assert found == {line[0]: dict(zip(names, line, strict=True)) for line in listed}
-    assert len(found) > 30
-    order = [(r["_commit_lsn"], r["_seq"]) for r in log if r["_op"] != "r"]
-    assert order == sorted(set(order))

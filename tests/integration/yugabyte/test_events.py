@@ -173,37 +173,6 @@ def test_scenarios_26_27_30_tables_that_change_and_join(pipeline):
     assert pipeline.events("t2") == [("c", K1, None, {"id": cell(1)})], "scenario 30"
 
 
-TYPES = {
-    "md": ("mood", "'ok'", "ok"),
-    "ia": ("int[]", "'{1,NULL}'", [1, None]),
-    "tt": ("timestamptz", "'2024-02-29 12:00+00'", "2024-02-29T12:00:00.000000Z"),
-    "jb": ("jsonb", "'{\"a\": 1}'", '{"a": 1}'),
-}
-"""Column → type, a value, the event's."""
-
-
-def test_scenario_28_types_and_columns_of_any_type_that_were_not_sent(pipeline):
-    columns = ", ".join(f"ADD COLUMN {name} {kind}" for name, (kind, *_) in TYPES.items())
-    values = ", ".join(value for _, value, _ in TYPES.values())
-    pipeline.server.database.execute(
-        f"CREATE TYPE mood AS ENUM ('sad', 'ok'); ALTER TABLE t {columns}"
-    )
-    events = streamed(
-        pipeline,
-        f"INSERT INTO t VALUES (1, 'a', 1, {values})",
-        "UPDATE t SET aura = 2",
-        *(f"UPDATE t SET {name} = NULL" for name in TYPES),
-    )
-    expected = {name: cell(value) for name, (_, _, value) in TYPES.items()}
-    inserted = {name: events[0][3][name] for name in TYPES}
-    assert inserted == {**expected, "tt": inserted["tt"]}
-    assert inserted["tt"]["value"].startswith("2024-02-29T12:00:00")
-    assert {name: events[1][3][name] for name in TYPES} == dict.fromkeys(TYPES)
-    for name, event in zip(TYPES, events[2:], strict=True):
-        others = dict.fromkeys(set(TYPES) - {name})
-        assert {n: event[3][n] for n in TYPES} == {**others, name: cell(None)}
-
-
 # --- transforms ----------------------------------------------------------------------------------------
 
 
