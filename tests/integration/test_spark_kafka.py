@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.spark import Died, dying
 from tests.harness.topics import Reader, event
@@ -246,6 +247,19 @@ def test_a_topic_that_got_partitions_is_read_in_the_order_of_the_source(topic):
     reader.write(put("c", 101, 1, "one"), *older, (*put("u", 140, 1, "last", 135), 1))
     with reader.feed() as feed:
         assert [each.rows for each in iter(feed.pull, None)] == [2, 3]
+
+
+def test_records_that_are_deleted_before_they_are_taken_are_missed(topic, kafka):
+    reader = topic(2, columns=COLUMNS)
+    reader.write(put("c", 100, 1, "one"))
+    with reader.feed() as feed:
+        assert feed.pull().rows == 1
+        reader.write(*((*put("c", lsn, lsn, "more"), 1) for lsn in (110, 120)))
+        first = TopicPartition(reader.name, 1, 1)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.delete_records([first])[first].result(120)
+        with pytest.raises(OffsetsLost, match="from 1 to 2, and 0 is the next"):
+            feed.pull()
 
 
 # --- events that come again -----------------------------------------------------------------------

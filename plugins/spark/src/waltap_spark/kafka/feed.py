@@ -115,7 +115,8 @@ class KafkaFeed:
                 return None
             frame = records(self._spark, self._topics, what.ranges)
             with TopicEvents(self._topics, frame, self._reached, self._keys, what.spread) as events:
-                ends = {place: each.stop for place, each in what.ranges.items()}
+                # An empty partition has a next record, too, which retention may delete.
+                ends = what.ends | {place: each.stop for place, each in what.ranges.items()}
                 ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
                     return self._pulled(events, ends)
