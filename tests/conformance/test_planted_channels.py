@@ -4,7 +4,7 @@ every one. All are small files that are right without the fault.
 
 import json
 import os
-import time
+import time  # noqa: F401 - what is planted waits
 from pathlib import Path
 
 import msgspec
@@ -66,22 +66,11 @@ SIGNALS.edit(
     ("StopsAtNonsense", "test_what_is_no_signal_is_left_out", "return None", "raise", ValueError),
     ("ForgetsWhatWaited", "test_a_signal_sent_before_the_start_is_not_lost", "self.path = Path(path)", "self.path = Path(path)\n        self.path.write_text('')"),
     ("WaitsForASignal", "test_no_signal_is_an_empty_list_at_once", "if not self.path.exists():", "if not self.path.exists() or not self.path.read_text():\n            time.sleep(1.2)"),
+    ("WaitsForMore", "test_no_signal_is_an_empty_list_at_once", LINES, f"{LINES}\n        self.found = lines or self.__dict__.get('found')\n        time.sleep(0 if lines or not self.found else 1.2)"),
     ("TurnsTheOrderAround", "test_signals_arrive_whole_and_in_order", "map(self.parse, lines)", "map(self.parse, lines[::-1])"),
     ("TakesAnIdForTheSignal", "test_signals_with_one_id_all_arrive", "[signal for signal in map(self.parse, lines) if signal is not None]", "list({signal.identifier: signal for signal in map(self.parse, lines) if signal}.values())"),
     ("KeepsTheRestInMemory", "test_the_rest_comes_in_the_next_run", LINES, "self.rest = [*getattr(self, 'rest', ()), *self.path.read_text().splitlines()]\n        self.path.write_text('')\n        lines, self.rest = self.rest[:1], self.rest[1:]"),
 )  # fmt: skip
-
-
-@SIGNALS.found_by("test_no_signal_is_an_empty_list_at_once")
-class WaitsForMore(FileSignals):
-    found = False
-
-    def poll(self):
-        signals = super().poll()
-        if self.found and not signals:
-            time.sleep(1.2)
-        self.found = self.found or bool(signals)
-        return signals
 
 
 class TestPlantedSignalChannels(FindsFaults):
@@ -233,6 +222,7 @@ class OneFile(OffsetStore):
 KILLED = "test_a_kill_at_any_step_leaves_the_old_or_the_new"
 STORED = "test_what_is_stored_is_loaded"
 TRY = "def store(self, offset):"
+READ = "self.parse(self.path.read_bytes())"
 IN_PLACE = ('self.path.with_suffix(".new")', "self.path")
 DAMAGE = ('raise Unreadable("damaged") from cause', "return None")
 STORES.edit(
@@ -247,25 +237,12 @@ STORES.edit(
     ("LosesTheIndexInTheTransaction", STORED, "encoded(offset)", "encoded(offset.with_sole(position=msgspec.structs.replace(offset.sole.position, commit_lsn=0, index=0)))"),
     ("KeepsTheFirstPartitionOnly", STORED, "encoded(offset)", "encoded(msgspec.structs.replace(offset, partitions=dict(list(offset.partitions.items())[:1])))"),
     ("StoresOnlyWhatIsNew", "test_what_another_process_stored_is_loaded", TRY, f"{TRY}\n        if offset == getattr(self, 'known', None):\n            return\n        self.known = offset"),
+    ("ReadsOnlyOnce", "test_what_another_process_stored_is_loaded", f"return {READ}", f"self.known = self.__dict__.get('known') or {READ}\n            return self.known"),
+    ("StoresWithTheNextOne", "test_the_next_run_finds_it", TRY, f"{TRY}\n        offset, self.waiting = self.__dict__.get('waiting'), offset\n        if offset is None:\n            return"),
     ("MergesWithTheOldOne", "test_an_offset_replaces_all_of_the_one_before", "encoded(offset)", "encoded(offset if offset.snapshot else msgspec.structs.replace(offset, snapshot=getattr(self.load(), 'snapshot', None)))"),
     ("ClearsOnlyWhatIsThere", "test_clear_forgets", "missing_ok=True", "", OSError),
     ("SharesOneFile", "test_pipelines_keep_apart", "Path(home) /", "(Path(home).parents[0] if 'another' in home else Path(home)) /"),
 )  # fmt: skip
-
-
-@STORES.found_by("test_the_next_run_finds_it")
-class ReturnsBeforeItIsStored(OneFile):
-    """Keeps the offset in memory and writes it with the next one."""
-
-    waiting = None
-
-    def store(self, offset):
-        if self.waiting is not None:
-            super().store(self.waiting)
-        self.waiting = offset
-
-    def load(self):
-        return self.waiting or super().load()
 
 
 def losing(kind, field):
@@ -287,23 +264,6 @@ for _kind in (Offset, PartitionOffset):
     for _field in msgspec.structs.fields(_kind):
         if _field.default is not msgspec.NODEFAULT and _field.name != "version":
             STORES.plant(f"Loses_{_field.name}", STORED, store=losing(_kind, _field))
-
-
-@STORES.found_by("test_what_another_process_stored_is_loaded")
-class ReadsOnlyOnce(OneFile):
-    known = None
-
-    def load(self):
-        self.known = self.known or super().load()
-        return self.known
-
-    def store(self, offset):
-        super().store(offset)
-        self.known = offset
-
-    def clear(self):
-        super().clear()
-        self.known = None
 
 
 @STORES.found_by(KILLED)

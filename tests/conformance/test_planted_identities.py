@@ -169,6 +169,8 @@ for _name, _promise, _members in (
     ("SaysThatItRecovers", "test_recovery_of_a_lost_position_is_a_snapshot", {"recovers_lost_position": lambda _: True}),
     ("KnowsNoReconnection", ANSWERS, {"takes_snapshot": lambda _, known: None if known.reconnects else not known.offset}),
     ("ReadsOtherTablesWhenAskedAgain", "test_every_table_is_read_or_not", {"reads": in_turn()}),
+    ("AnswersDependOnThePast", "test_answers_do_not_depend_on_what_was_asked_before", {"takes_snapshot": in_turn()}),
+    ("SelectsInTurn", READ, {"query": lambda _self, table, _start, turn=in_turn(): f"TABLE {sql_name(table.schema, table.table)}" if turn() else None}),
     ("ReadsByOtherThanASelect", READ, {"query": selects("DELETE FROM {bare} RETURNING *")}),
     ("QuotesNothing", READ, {"query": selects("SELECT * FROM {bare}")}),
     ("DoublesNoQuotes", READ, {"query": selects("SELECT * FROM {quoted}")}),
@@ -186,24 +188,6 @@ for _name, _promise, _members in (
     MODES.plant(_name, _promise, **_members)
 MODES.plant("AsksItsFactsForMore", ANSWERS, AttributeError, resumes=lambda _, known: known.of_yesterday)  # fmt: skip
 MODES.plant("PartialPredicate", ANSWERS, KeyError, takes_snapshot=lambda _, known: {FIRST: True}[known])  # fmt: skip
-
-
-@MODES.found_by("test_answers_do_not_depend_on_what_was_asked_before")
-class AnswersDependOnThePast(Initial):
-    asked = 0
-
-    def takes_snapshot(self, known):
-        self.asked += 1
-        return self.asked == 1 or super().takes_snapshot(known)
-
-
-@MODES.found_by(READ)
-class SelectsInTurn(Initial):
-    asked = 0
-
-    def query(self, relation, start):
-        self.asked += 1
-        return f"TABLE {sql_name(relation.schema, relation.table)}" if self.asked % 2 else None
 
 
 @MODES.found_by("test_a_snapshot_begins_and_is_over")
