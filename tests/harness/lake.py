@@ -2,11 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.harness.command import start, waltap
+from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 
 from waltap_sinks.changelog import ChangeLog
@@ -28,42 +29,26 @@ class Lake:
         spark: Any,
         table_format: str = PARQUET,
         *,
-        source: Sequence[str] = (),
+        source: Mapping[str, Any] = {},
         plugins: Sequence[Path] = (),
         **options: Any,
     ) -> None:
-        """``source``: lines for the profile's source; ``plugins``: folders on the path of the engine."""
-        self.folder, self.spark = folder, prepare(spark)
+        """``source``: properties of the profile; ``plugins``: folders on the path of the engine."""
+        self.folder, self.spark, self.database = folder, prepare(spark), database
         self._choice, self._options = FormatChoice(table_format), ApplyOptions(**options)
         path = [*map(str, plugins), os.environ.get("PYTHONPATH", "")]
         self._variables = {"PYTHONPATH": os.pathsep.join(path)} if plugins else {}
         spark.conf.set("spark.sql.timeType.enabled", "true")
-        self.database = database
-        named = [f'"{name}" = "{value}"' for name, value in database.properties().items()]
-        lines = "\n".join(
-            [
-                *source,
-                *named,
-                f'"slot.name" = "{database.name}"',
-                f'"publication.name" = "{database.name}"',
-                '"publication.autocreate.mode" = "all_tables"',  # a table made anew is in it at once
-            ]
-        )
-        self._lines = lines
-        self.say_more("")
+        own = {"sink.type": "changelog", "sink.path": str(folder / "log")}
+        own["publication.autocreate.mode"] = "all_tables"  # a table made anew is in it at once
+        self._pipeline = PipelineRig(database, folder, {**own, **source})
 
-    def say_more(self, source: str, rest: str = "") -> None:
-        """Have the profile say ``source`` of the source, and ``rest``, and nothing else besides."""
-        (self.folder / "p.toml").write_text(
-            f'name = "p"\n[source]\ntype = "postgres"\n{self._lines}\n{source}'
-            f'[sink]\ntype = "changelog"\npath = "{self.folder}/log"\n{rest}'
-        )
-
-    def run(self, *scripts: str) -> str:
+    def run(self, *scripts: str, **settings: Any) -> str:
         """Execute ``scripts`` in the source, and run the engine until everything is delivered; return its log."""
         for script in scripts:
             self.database.psql(script)
-        done = waltap("run", "p.toml", "--until-idle", 0.3, cwd=self.folder, **self._variables)
+        words = "run", self._pipeline.file(**settings), "--until-idle", 0.3
+        done = waltap(*words, cwd=self.folder, **self._variables)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -76,7 +61,9 @@ class Lake:
     def running(self) -> Iterator[None]:
         """Run the engine for the block, and stop it as an operator does."""
         with (self.folder / "run.log").open("wb") as reported:
-            process = start("run", "p.toml", cwd=self.folder, out=reported, errors=reported)
+            process = start(
+                "run", self._pipeline.file(), cwd=self.folder, out=reported, errors=reported
+            )
             try:
                 yield
                 process.terminate()

@@ -119,8 +119,8 @@ def test_a_key_that_comes_again_behind_a_delete_that_is_passed_over_stands_once(
     lake.database.execute(
         "select pg_replication_slot_advance(%s, pg_current_wal_lsn())", lake.database.name
     )
-    lake.say_more('"offset.mismatch.strategy" = "trust_slot"\n')
-    lake.run("insert into t values (2, 'again'); insert into t values (9, 'last')")
+    again = "insert into t values (2, 'again'); insert into t values (9, 'last')"
+    lake.run(again, **{"offset.mismatch.strategy": "trust_slot"})
     assert keys_of(lake) == [1, 2, 3, 9]
     rows = lake.apply().current("public.t").select("v").collect()
     assert ("again",) in [tuple(row) for row in rows]
@@ -128,7 +128,7 @@ def test_a_key_that_comes_again_behind_a_delete_that_is_passed_over_stands_once(
 
 def test_changes_under_a_name_that_is_not_captured_are_a_hole(database, tmp_path, spark):
     """A stream that leaves them out notices it before the table's next change."""
-    lake = Lake(database, tmp_path, spark, source=['"table.include.list" = "public.t"'])
+    lake = Lake(database, tmp_path, spark, source={"table.include.list": "public.t"})
     lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
     log = ChangeLog(str(tmp_path / "log"))
@@ -159,7 +159,7 @@ def test_a_row_that_comes_into_a_row_filter_stands_once(database, tmp_path, delt
 
 def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(database, tmp_path, delta):
     """It was delivered at PREPARE, and nothing takes it back; then it is inserted again."""
-    source = ['"pgoutput.two_phase" = "true"', '"two.phase.policy" = "prepare"']
+    source = {"pgoutput.two_phase": "true", "two.phase.policy": "prepare"}
     lake = Lake(database, tmp_path, delta, "parquet", source=source)
     lake.run(THREE_ROWS)
     assert keys_of(lake) == [1, 2, 3]
@@ -179,7 +179,7 @@ def test_a_row_that_was_rolled_back_behind_its_prepare_stands_once(database, tmp
 # --- values that have others in them --------------------------------------------------------------
 
 SEMVER = Path("examples/plugins/waltap-semver").absolute()
-SOURCE = ('"waltap.composite.types" = "struct"', '"hstore.handling.mode" = "map"')
+SOURCE = {"waltap.composite.types": "struct", "hstore.handling.mode": "map"}
 OPTIONS: dict[str, Any] = {
     "compact_rows": 0,
     "compact_sets": 2,

@@ -142,7 +142,7 @@ def snapshots_of_single_tables_replace_their_rows(lake: Lake) -> None:
 
     before = read()
     with lake.running():
-        until(lambda: (lake.folder / ".waltap/p/control.sock").exists(), "the control socket")
+        until(lambda: (lake.folder / "state/p/control.sock").exists(), "the control socket")
         for name in ("public.grown", "public.bag"):
             words = ("snapshot", "p.toml", name, "--blocking", "--wait", "60")
             asked = waltap(*words, cwd=lake.folder)
