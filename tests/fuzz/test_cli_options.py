@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from tests.unit.cli.test_json_output import every_command
+from tests.unit.cli.test_command_parts import every_command
 
 from waltap.cli import application as module
 

@@ -1,15 +1,19 @@
-"""Which table an entry of the change log is of, by its number in the source."""
+"""Which table an entry of the change log is of, and which column, by numbers in the source; names in a catalogue."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.spark.test_plan import entry, manifest
 
 from waltap.changes.decode.relation import FormerOwner
-from waltap_sinks.changelog.manifest import Manifest, TableEntry
-from waltap_spark.planning.plan import plan
+from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, TableEntry
+from waltap_spark.formats.merging import renamed, spare
+from waltap_spark.planning.column_identity import file_column, identify, replaced
+from waltap_spark.planning.plan import SegmentGroup, plan
 from waltap_spark.planning.table_renames import DISPLACED, find_renames, free_place
-from waltap_spark.state.output import StagedSegment, TableState
+from waltap_spark.state.output import BasePart, StagedSegment, TableState, TargetMove
 
 
 def of(name: str, oid: int, **more: Any) -> TableState:
@@ -186,3 +190,122 @@ def test_a_table_that_an_earlier_release_suspended_keeps_its_name():
     found = find_renames(log(at("b", 1), at("a", 9)), before)
     assert not found.renamed
     assert found.routes == {(1, "s.b", 1): ("s", "b"), (1, "s.a", 9): ("s", "a")}
+
+
+# --- tables in a catalogue get their source's names, whenever a driver dies -----------------------
+
+
+class Died(Exception):
+    """The driver is gone."""
+
+
+class Catalogue:
+    """Name → the table's own id; a driver dies at the rename number ``dies``."""
+
+    def __init__(self, tables: dict[str, str], refused: str = "") -> None:
+        self.tables, self.refused = tables, refused
+        self.dies = 0
+
+    def rename(self, old: str, new: str) -> bool:
+        self.dies -= 1
+        if self.dies == 0:
+            raise Died
+        if new == self.refused or new in self.tables:
+            return False
+        self.tables[new] = self.tables.pop(old)
+        return True
+
+
+def move(old: str, new: str) -> TargetMove:
+    return TargetMove(table=new, what="current", identity=f"id of {old}", old=old, new=new)
+
+
+def name(number: int) -> str:
+    return f"`c`.`s`.`t{number}`"
+
+
+@given(
+    before=st.permutations(range(6)), after=st.permutations(range(6)), count=st.integers(1, 5),
+    dies=st.integers(0, 9), late=st.booleans(),
+)  # fmt: skip
+def test_each_gets_its_name(before, after, count, dies, late):
+    pairs = list(zip(map(name, before[:count]), map(name, after[:count]), strict=True))
+    there = Catalogue({old: f"id of {old}" for old, _new in pairs})
+    moves = [move(old, new) for old, new in pairs if old != new]
+    there.dies = dies
+    try:
+        renamed(moves, there.tables.get, there.rename)
+    except Died:
+        there.dies = 0
+    at = renamed(moves[::-1] if late else moves, there.tables.get, there.rename)
+    assert at == {each: each.new for each in moves}
+    assert there.tables == {new: f"id of {old}" for old, new in pairs}
+
+
+def test_one_keeps_its_name_where_the_catalogue_refuses_another():
+    """The next one cannot have its name either; a third is not concerned."""
+    there = Catalogue({name(n): f"id of {name(n)}" for n in (1, 2, 3)}, refused=name(9))
+    moves = [move(name(1), name(9)), move(name(2), name(1)), move(name(3), name(4))]
+    at = renamed(moves, there.tables.get, there.rename)
+    assert list(at.values()) == [name(1), name(2), name(4)]
+
+
+def test_a_table_of_another_id_is_left_alone():
+    there = Catalogue({name(1): "another", spare(move(name(1), name(2))): f"id of {name(1)}"})
+    (at,) = renamed([move(name(1), name(2))], there.tables.get, there.rename).values()
+    assert at == name(2)
+    assert there.tables == {name(1): "another", name(2): f"id of {name(1)}"}
+
+
+def test_a_table_that_took_the_place_of_one_that_is_gone_is_left_alone():
+    there = Catalogue({name(1): "another"})
+    (at,) = renamed([move(name(1), name(2))], there.tables.get, there.rename).values()
+    assert at == name(1)
+    assert there.tables == {name(1): "another"}
+
+
+# --- columns by the number that the source gives them, whatever their names are -------------------
+
+
+def group(*columns: tuple[str, int], **more: Any) -> SegmentGroup:
+    entries = tuple(ColumnEntry(name=n, type="int4", arrow="int32", number=i) for n, i in columns)
+    return SegmentGroup("f", 1, ("id",), entries, oid=7, streamed=True, **more)
+
+
+def table(**more: Any) -> TableState:
+    """Return a table of two columns, with rows of both in a file."""
+    ids = {"id": 1, "v": 2}
+    columns = dict.fromkeys(ids, "int")
+    part = BasePart(path="p", rows=1, epoch=1, columns=columns, ids=ids)
+    made = TableState(
+        schema="public",
+        table="t",
+        columns=columns,
+        ids=ids,
+        base=(part,),
+        oid=7,
+        key=("id",),
+        **more,
+    )
+    return identify(made, group(("id", 1), ("v", 2)), {})[0]
+
+
+def test_a_column_of_a_former_table_is_read_once_from_its_files():
+    """That table dropped v, and added another v; the present one has none."""
+    kinds = {"id": '"integer"', "v": '"string"', "v@2": '"string"'}
+    state = TableState(
+        schema="public", table="t", columns=kinds, ids={"id": 10_001, "v@2": 2}, incarnation=1
+    )
+    for ids, found in (({"id": 1, "v": 2}, ["v", None]), ({"id": 1, "v": 3}, [None, "v"])):
+        has = dict.fromkeys(ids, '"string"')
+        assert [file_column(state, has, ids, name) for name in ("v@2", "v")] == found
+
+
+def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():
+    without, reasons = identify(table(), group(("id", 1)), {})
+    assert reasons == ()
+    _again, reasons = identify(without, group(("id", 1), ("v", 2)), {})
+    assert reasons == ("v was not captured for a while",)
+    another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)), {})
+    _new, reasons = identify(another, group(("id", 1), ("v", 2)), {})
+    assert reasons == (), "the v that is there was a former table's"
