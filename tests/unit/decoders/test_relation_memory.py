@@ -31,29 +31,16 @@ def opened(path: Path, database: str = "1/db") -> RelationMemory:
     return memory
 
 
-def test_what_was_saved_is_there_after_a_restart(tmp_path):
+def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path):
     path = tmp_path / "state" / "relations"
     memory = opened(path)
     memory.put(relation(1))
-    memory.put(relation(2, "u"))
-    memory.save()
-    memory.put(relation(1, key=()))
+    former = FormerOwner(oid=1, schema="public", table="old")
+    present = msgspec.structs.replace(relation(2), former_owner=former)
+    memory.put(present)
     memory.save()
     again = opened(path)
-    found = again.get(1)
-    assert found.same_shape(relation(1, key=()))
-    known = again.named("public", "u")
-    assert known.same_shape(relation(2, "u"))
-    assert again.get(3) is None
-
-
-def test_a_former_owner_is_known_by_its_name_after_a_restart(tmp_path):
-    memory = opened(tmp_path / "relations")
-    memory.put(relation(1))
-    former = FormerOwner(oid=1, schema="public", table="old")
-    memory.put(msgspec.structs.replace(relation(2), former_owner=former))
-    memory.save()
-    again = opened(tmp_path / "relations")
+    assert again.named("public", "t").same_shape(present)
     assert (again.renamed_to("public", "old"), again.renamed_to("public", "t")) == (1, 0)
     again.start_over(())
     assert again.renamed_to("public", "old") == 0

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.harness.schemas import TEXT, array, mapped, of, struct
 
-from waltap.cli.reference.types import schema_text, types_page
+from waltap.cli.reference.types import types_page
 from waltap.plugins.host import Host
 from waltap_testing.installed import installed_types
 
@@ -25,10 +24,3 @@ def test_every_family_is_claimed_by_itself_and_has_samples(spec):
     assert spec.examples
     for sample in spec.samples:
         assert registry.spec(sample.data_type) is spec
-
-
-def test_schema_is_reported_in_one_line():
-    number = of("int32", "n.Day", parameters=(("a", "1"), ("b", "2")))
-    schema = struct({"x": array(number), "m": mapped(TEXT, number)})
-    day = "int32 n.Day (a=1, b=2)"
-    assert schema_text(schema) == f"struct<x: array<{day}>, m: map<string, {day}>>"
