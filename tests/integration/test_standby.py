@@ -137,6 +137,12 @@ def test_a_lease_that_was_taken_away_is_outlasted_before_another_writes(pair):
     assert [3 in each.ids("t") for each in both].count(True) == 1
 
 
+def test_doctor_elsewhere_finds_the_slot_as_expected_while_another_has_the_lease(pair):
+    pair.second.settings["waltap.state.dir"] = str(seen_without_locks(pair))
+    with pair.first.running():
+        assert {each.verdict for each in pair.second.doctor().values()} == {"warning"}
+
+
 def test_a_state_folder_that_goes_ends_the_run_before_it_is_made_anew(pair):
     folder = pair.first.offset_file.parent
     alone = {
