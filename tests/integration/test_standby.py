@@ -18,7 +18,7 @@ from waltap_postgres.replication.slot import ReplicationSlot, SlotAdmin
 
 STANDBY = {"waltap.standby": True, "waltap.lease.ms": 60_000}
 """A machine that is busy must not lose the lease where a test does not mean it to."""
-SHORT = {"waltap.lease.ms": 10_000}
+SHORT = {"waltap.lease.ms": 5_000}
 """For tests that wait until a lease has expired."""
 
 
@@ -89,7 +89,7 @@ def test_who_is_cut_off_writes_nothing_more_and_waits_in_turn(pair):
             **{
                 "database.hostname": "127.0.0.1",
                 "database.port": proxy.port,
-                "driver.connect_timeout": "6",
+                "driver.connect_timeout": "2",
             }
         ) as (first, second),
     ):

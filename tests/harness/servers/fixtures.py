@@ -78,9 +78,11 @@ QUICK_PLANS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.ui.explainMode": "simple",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
 }
-"""The shared session compiles no plans and describes them briefly: small ones run shorter than that takes. Sessions of the
-command and of a test's own keep Spark's defaults."""
+"""The shared session compiles no plans, describes them briefly, and has one task for what is few: small ones run shorter
+than that takes. Sessions of the command and of a test's own keep Spark's defaults."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -226,7 +228,6 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         .config(
             "spark.buffer.pageSize", "1m"
         )  # and what is broadcast keeps a page until Python lets go
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder} {QUICK_JVM}")

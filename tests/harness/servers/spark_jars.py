@@ -15,7 +15,7 @@ PYSPARK = ".".join(version("pyspark").split(".")[:2])
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
 HADOOP = "3.4.2" if PYSPARK == "4.1" else "3.5.0"

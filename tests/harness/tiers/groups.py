@@ -5,7 +5,6 @@ Tests of a heavy service are groups by that service: a worker has its Spark sess
 never start one. The longest groups are first, and those of short tests last, so that no worker is alone at the end.
 """
 
-import re
 import zlib
 from collections import Counter
 from typing import Final
@@ -14,11 +13,6 @@ import pytest
 
 SPARK: Final = frozenset({"spark", "delta", "iceberg", "spark_connect", "spark_of_topics"})
 KAFKA: Final = frozenset({"kafka", "registry"})
-WRITTEN_LOG: Final = re.compile(
-    r"/test_spark_(applier|budget|columns|compaction|delta\w*|driver_kill|maintenance|modes|stale|tables)\.py"
-)
-"""Modules whose tests write a change log by hand: one worker's. The other's Spark tests work as long, and need
-PostgreSQL or Kafka, too. A third session would start and warm up in vain."""
 SPLIT: Final = {
     "tests/differential/test_recorded_events.py": 3,
     "tests/integration/test_destination_lost.py": 2,
@@ -42,7 +36,8 @@ def group_of(item: pytest.Item) -> str:
     names = set(getattr(item, "fixturenames", ()))
     module, _, rest = item.nodeid.partition("::")
     if names & SPARK:
-        return "spark, written log" if WRITTEN_LOG.search(module) else "spark, servers"
+        # the other session never loads Delta Lake, and a third one would start and warm up in vain
+        return "spark, Delta Lake" if "delta" in names else "spark"
     if names & KAFKA:
         return "kafka"
     if module.startswith("tests/conformance/"):
