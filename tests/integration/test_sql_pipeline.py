@@ -135,6 +135,7 @@ def test_tables_without_keys_and_with_others(database, tmp_path):
         "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_b",
         "CREATE TABLE parted (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y)",
         "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)",
+        **{"publish.via.partition.root": "true"},
     )  # fmt: skip
     follow(
         p, "bag by_index",
@@ -148,6 +149,8 @@ def test_tables_without_keys_and_with_others(database, tmp_path):
         "UPDATE by_index SET b = 'c' WHERE a = 1",
         "DELETE FROM by_index WHERE a = 2",
     )  # fmt: skip
+    added = "ALTER TABLE parted ADD z int DEFAULT 7"  # which its partitions alone remember
+    follow(p, "parted", added, "INSERT INTO parted VALUES (2, 1, 8)")
 
 
 def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(database, tmp_path):

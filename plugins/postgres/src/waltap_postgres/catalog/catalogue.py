@@ -141,7 +141,8 @@ TYPE_SQL_13 = TYPE_SQL.replace(
     "t.typsubscript::regproc::text = 'array_subscript_handler'", "t.typlen = -1 AND t.typelem <> 0"
 )
 
-# A NOT NULL that is NOT VALID (18) is not of the rows from before it.
+# A NOT NULL that is NOT VALID (18) is not of the rows from before it. Only partitions have the
+# value of rows from before a column.
 RELATION_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispartition,
        greatest(c.reltuples, 0)::int8,
@@ -151,8 +152,14 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, c.relkind, c.relispart
                                (d.oid IS NOT NULL)::text,
                                coalesce(col_description(c.oid, a.attnum), chr(1)),
                                a.attnum::text,
-                               CASE WHEN a.atthasmissing AND mt.typdelim = ',' THEN coalesce(
-                                 (a.attmissingval::text::text[])[1], chr(1)) ELSE chr(1) END,
+                               coalesce(CASE WHEN mt.typdelim <> ',' THEN NULL WHEN a.atthasmissing
+                                 THEN (a.attmissingval::text::text[])[1] WHEN c.relkind = 'p' THEN (
+                                 WITH RECURSIVE tree AS (SELECT c.oid UNION ALL SELECT h.inhrelid
+                                   FROM tree JOIN pg_inherits h ON h.inhparent = tree.oid)
+                                 SELECT min((pa.attmissingval::text::text[])[1]) FROM tree JOIN
+                                   pg_attribute pa ON pa.attrelid = tree.oid AND pa.atthasmissing
+                                  WHERE pa.attname = a.attname
+                                 HAVING count(DISTINCT pa.attmissingval::text) = 1) END, chr(1)),
                                a.xmin::text, d.xmin::text]
                          ORDER BY a.attnum)
           FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
