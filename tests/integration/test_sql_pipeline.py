@@ -156,14 +156,15 @@ def test_tables_without_keys_and_with_others(database, tmp_path):
 def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(database, tmp_path):
     every = {"publication.autocreate.mode": "all_tables"}
     p = begun(database, tmp_path, "CREATE TABLE other (id int PRIMARY KEY)", **every)
-    database.execute("CREATE TABLE v (id int PRIMARY KEY, k int NOT NULL)")
-    for key in ("k", "id, k"):
-        database.run(
-            f"INSERT INTO v SELECT g, g * {len(key)} FROM generate_series(1, 3) g",
-            f"ALTER TABLE v DROP CONSTRAINT v_pkey; ALTER TABLE v ADD PRIMARY KEY ({key})",
-            "UPDATE v SET id = id + 10",
-        )
-    p.catch_up()
+    for _ in range(2):  # the name comes back
+        database.run("DROP TABLE IF EXISTS v; CREATE TABLE v (id int PRIMARY KEY, k int NOT NULL)")
+        for key in ("k", "id, k"):
+            database.run(
+                f"INSERT INTO v SELECT g, g * {len(key)} FROM generate_series(1, 3) g",
+                f"ALTER TABLE v DROP CONSTRAINT v_pkey; ALTER TABLE v ADD PRIMARY KEY ({key})",
+                "UPDATE v SET id = id + 10",
+            )
+        p.catch_up()
     follow(p, "v", "DELETE FROM v WHERE k = 2")
 
 

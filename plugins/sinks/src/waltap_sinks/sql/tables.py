@@ -160,7 +160,7 @@ class TargetTables:
                     statement=self._key_statement(shape, before),
                 )
             # A statement of the user would not find the table, which is gone with the failure.
-            target.run(self._index_statement(name, [column.name for column in shape.key]))
+            target.run(self._index_statement(shape, name, [column.name for column in shape.key]))
             described = self._described(shape) or described
         self._note(shape, known, None if renewed else snapshot_reason, names)
         columns = {
@@ -204,16 +204,19 @@ class TargetTables:
         # A table has one primary key: the former one, if the key at the source is another by now.
         quoted = ", ".join(map(target.quoted, names))
         statements.append(
-            self._index_statement(name, names)
+            self._index_statement(shape, name, names)
             if described.unique or not target.adds_keys
             else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
         )
         return "; ".join(statements)
 
-    def _index_statement(self, table: TargetName, columns: Sequence[str]) -> str:
+    def _index_statement(
+        self, shape: TargetShape, table: TargetName, columns: Sequence[str]
+    ) -> str:
         target = self._target
-        # The table may have an index of this kind for an earlier key.
-        digest = hashlib.sha256("\0".join(columns).encode()).hexdigest()[:8]
+        # The table may have such an index for an earlier key, and so may one that had its name.
+        identity = "\0".join([str(shape.relation.oid), *columns])
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
         index = target.quoted(with_suffix(table.name, f"_waltap_key_{digest}"))
         names = ", ".join(map(target.quoted, columns))
         return f"CREATE UNIQUE INDEX {index} ON {target.quoted_table(table)} ({names})"
