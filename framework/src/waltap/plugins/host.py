@@ -332,7 +332,11 @@ class Host:
         It is "" for none. Any thread may ask.
         """
         frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no public function
-        found = None if frame is None else self._innermost(traceback.walk_stack(frame))
+        frames: list[tuple[FrameType, int]] = []
+        # The stack may change meanwhile, and then Python 3.11 can show an object that is no frame.
+        with contextlib.suppress(AttributeError):
+            frames.extend(traceback.walk_stack(frame) if frame is not None else ())
+        found = self._innermost(frames)
         return "" if found is None else f"plugin {found[0].name!r} of {found[0]} ({found[1]})"
 
     def _innermost(self, frames: Iterable[tuple[FrameType, int]]) -> tuple[PluginInfo, str] | None:

@@ -241,7 +241,8 @@ class PipelineRun:
         if awaited := what if hook else calls.awaited:
             return f"{awaited} has not answered", seconds
         sinks = ", ".join(each.name for each in profile.branches) or profile.sink.spec.name
-        inside = host.at_work(self._thread) if calls.at_hand() else ""
+        asked = since is not None or self._stalls(found)
+        inside = host.at_work(self._thread) if asked and calls.at_hand() else ""
         text = f"sink {sinks} has not come to an end with {what}"
         return f"{text}, in {inside}" if inside else text, seconds
 
