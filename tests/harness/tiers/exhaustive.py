@@ -54,7 +54,7 @@ RARE: Final = {
     r"integration/test_spark_(?!delta)\w+.py::.*\[(.*-)?delta": "the same on Parquet",
     r"integration/test_spark_delta.py::test_(a_table_that_(is_c|was)|a_try|an_att|a_log|a_comm)": "folds",
     r"integration/test_spark_source.py::test_(an_application_applies|pipelines_hold|a_client)": "the data source",
-    r"integration/test_spark_renames.py::test_a_table_in_a_catalogue.*\[(?!the_owner_of)": "by path; unit tests of names in a catalogue",
+    r"integration/test_spark_renames.py::test_a_table_in_a_catalogue.*\[(?!it_is_renamed)": "by path; unit tests of names in a catalogue",
     r"integration/test_spark_renames.py::test_tables_follow_the_renames": "a renamed table that is quiet",
     r"integration/test_spark_maintenance.py::test_(files_of_the_last|versions_that)": "maintenance on Parquet",
     r"integration/test_spark_targets.py::test_files_are": "unit tests of targets",
