@@ -139,12 +139,15 @@ def test_keywords_and_functions_are_completed(spark):
     assert {"SELECT", "count", "date_trunc"} <= set(sql_words(spark))
 
 
-def test_a_process_of_its_own_writes_values_as_json(rig):
+@pytest.mark.parametrize("process", ["this", "its own"])
+def test_values_are_written_as_json(rig, asked, process):
     values = "double('NaN') n, date'0001-01-01' d, x'00ff' b, 1.50 p, cast(null as int) z, 1 z"
     query = f"select count(*) c, timestamp'2020-01-01 00:00:00.000001Z' t, {values} from plain"
-    found = waltap("spark", "sql", rig.folder / "out", "--json", query)
-    assert found.returncode == 0, found.stderr
-    ((row),) = json.loads(found.stdout, object_pairs_hook=list)
+    if process == "this":
+        written = asked("--json", query).stdout
+    else:
+        written = waltap("spark", "sql", rig.folder / "out", "--json", query).stdout
+    (row,) = json.loads(written, object_pairs_hook=list)
     assert row == [
         ("c", 2), ("t", "2020-01-01T00:00:00.000001Z"), ("n", "NaN"), ("d", "0001-01-01"),
         ("b", "AP8="), ("p", 1.5), ("z", None), ("z", 1),

@@ -75,6 +75,7 @@ RARE: Final = {
     r"integration/test_engine_reconnect.py::test_a_stop_ends_the_wait_for_a_name": "one wait of each kind",
     r"integration/test_engine_reconnect.py::.*\[.*roles[1245]": "two moments",
     r"integration/test_spark_kafka.py::test_(rows_that|an_open)": "its other tests",
+    r"integration/test_spark_names.py::test_(keywords|values.*its own)": "unit tests of the prompt; the test's process",
     r"integration/test_spark_lake.py::test_a_row_that_was_rolled_back": "a delete that is passed over",
     r"integration/test_spark_columns.py::test_a_column_that_was_left_out.*drop": "keep",
     r"integration/test_spark_lake.py::test_(a_row_that_comes|types_that)": "test_spark_columns.py",
