@@ -278,15 +278,20 @@ def test_what_the_standby_never_got_is_reported_with_both_positions(pair, tmp_pa
     assert pipeline.offset() == before
 
 
-def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(pair, tmp_path):
-    pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
-    pair.until_same()
+@contextlib.contextmanager
+def streamed(pair: Any, tmp_path: Path) -> Iterator[tuple[PipelineRig, Any]]:
     settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
     pipeline = PipelineRig(pair.there, tmp_path, settings)
-
     with contextlib.ExitStack() as stack:
         with meanwhile(pair.show_transactions):
             run = stack.enter_context(pipeline.running())
+        yield pipeline, run
+
+
+def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(pair, tmp_path):
+    pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
+    pair.until_same()
+    with streamed(pair, tmp_path) as (pipeline, run):
         pair.database.execute("INSERT INTO t VALUES (2)")
         run.until(lambda: 2 in pipeline.destination.ids("t"), "row 2")
         asked = run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]})
@@ -311,11 +316,7 @@ def test_a_standby_that_was_killed_first_replays_what_it_sent(pair, tmp_path):
     pair.there.execute("ALTER SYSTEM SET bgwriter_lru_maxpages = 0")
     pair.standby.reload()
     pair.there.execute("CHECKPOINT")
-    settings = {"publication.name": "p", "publication.autocreate.mode": "disabled"}
-    pipeline = PipelineRig(pair.there, tmp_path, settings)
-    with contextlib.ExitStack() as stack:
-        with meanwhile(pair.show_transactions):
-            run = stack.enter_context(pipeline.running())
+    with streamed(pair, tmp_path) as (pipeline, run):
         pair.database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: 1 in pipeline.destination.ids("t"), "row 1")
     pair.there.execute("ALTER SYSTEM SET recovery_min_apply_delay = '1h'")

@@ -170,6 +170,11 @@ class Relation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def table_id(self) -> tuple[str, str]:
         return self.schema, self.table
 
+    @property
+    def identifies_shared_keys(self) -> bool:
+        """Return whether whole old tuples identify rows that share a key."""
+        return self.deferrable and all(column.in_identity for column in self.columns)
+
     def is_same_table(self, other: "Relation") -> bool:
         """Return whether both describe one table, perhaps under two names."""
         if self.oid and other.oid:

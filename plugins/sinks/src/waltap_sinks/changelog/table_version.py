@@ -125,9 +125,7 @@ class TableVersion:
                 )
         self.key: tuple[str, ...] = tuple(names[index] for index in plan.identifying)
         self._keyed = bool(self.key)
-        # Several rows can have one key until the commit, and old tuples are whole rows.
-        whole = all(column.in_identity for column in described.columns)
-        self._key_shared = self._keyed and described.deferrable and whole
+        self._key_shared = self._keyed and described.identifies_shared_keys
         logged = [column.name for column in self.relation.columns]
         self._logged_key: Callable[[Tuple], Any] | None = (
             itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None

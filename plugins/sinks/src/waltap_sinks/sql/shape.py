@@ -74,10 +74,7 @@ class TargetShape:
         self.history: Any = None
         self.source = plan.relation.name
         self.name = target_name(plan.relation, plan.topic, properties.table_format, schemas=schemas)
-        # Several rows can have one key until the commit, and old tuples are whole rows.
-        self.deferrable = plan.relation.deferrable and all(
-            column.in_identity for column in plan.relation.columns
-        )
+        self.deferrable = plan.relation.identifies_shared_keys
         identifying = plan.identifying
         masks = plan.masks(unmasked=frozenset(identifying))
         mappings = {c.index: c.mapping for c in plan.columns if c.mapping is not None}

@@ -224,6 +224,7 @@ class TopicEvents:
         self._highs = {place: max(high, (first, 0)) for place, (high, first) in reached.items()}
         # Cached: a portion is read for its summary, for waiting events, and once for each table.
         self._every_event = placed(read, reached, spread).persist()
+        self._spread = spread
         self._all, self._alone = self._every_event, frozenset[tuple[str, int, int]]()
         self._seen: list[Row] | None = None
 
@@ -348,12 +349,12 @@ class TopicEvents:
             if place in more and row["high"] is not None:
                 more[place] = max(more[place], tuple(row["high"]))
         # A cut may separate two events of a key or two schemas again, so both are repeated.
-        turns = self._beyond(more)
-        while turns := turns or self._turns():
+        turns = self._beyond(more) or self._turns()
+        while turns:
             ends |= {place: offset for place, (offset, *_position) in turns.items()}
             more |= {place: (commit, rank) for place, (_offset, commit, rank) in turns.items()}
             self._cut(ends)
-            turns = {}
+            turns = self._turns()
         now = time.time()
         while any(row["moves"] for row in self._summary()):
             halves = self._halves(now)
@@ -373,10 +374,11 @@ class TopicEvents:
         Partition → offset and position. ``more``: the positions after which partitions have further
         records.
         """
-        if not more:
+        topics = self._spread.intersection(topic for topic, _partition in more)
+        if not topics:
             return {}
         beyond = F.lit(False)
-        for topic in {topic for topic, _partition in more}:
+        for topic in topics:
             commit, rank = min(high for place, high in more.items() if place[0] == topic)
             later = F.expr(f"struct(_commit, rank) > struct({commit}L, {rank}L)")
             beyond |= (F.col("topic") == topic) & later

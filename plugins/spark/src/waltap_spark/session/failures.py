@@ -9,6 +9,7 @@ import logging
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from waltap.errors import WaltapError
@@ -104,7 +105,9 @@ def explained_failures(memory: str | None, log: str = "the lines above") -> Iter
 
     sparks = (SparkRefused, PySparkException, Py4JError)
     root = logging.getLogger()
-    root.addFilter(_is_not_py4j)
+    # Each block has its own: the end of an inner one must not end the outer one's.
+    own = partial(_is_not_py4j)
+    root.addFilter(own)
     try:
         yield
     except Exception as error:
@@ -119,7 +122,7 @@ def explained_failures(memory: str | None, log: str = "the lines above") -> Iter
             raise refused(error, memory) from None  # the trace is Java's; the error has its words
         raise
     finally:
-        root.removeFilter(_is_not_py4j)
+        root.removeFilter(own)
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
