@@ -221,7 +221,7 @@ def _without_misfits(
         if reason is not None:
             if options.arrow_misfit != "null":
                 raise ArrowMisfit(reason)
-            options.arrow_misfits.add(reason)
+            options.arrow_misfits[reason] += 1
         fitting.append(value if reason is None else None)
     return fitting
 
@@ -354,7 +354,7 @@ def lists(
                 reason = "array of several dimensions"
                 if options.arrow_misfit != "null":
                     raise ArrowMisfit(reason)
-                options.arrow_misfits.add(reason)
+                options.arrow_misfits[reason] += 1
                 items = None
             if items is None:
                 offsets.append(None)

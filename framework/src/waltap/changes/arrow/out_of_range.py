@@ -1,6 +1,5 @@
-"""Errors and counts of values that no Arrow column can hold."""
+"""Errors of values that no Arrow column can hold."""
 
-from collections import Counter
 from typing import NoReturn
 
 from waltap.errors import SinkError
@@ -37,30 +36,6 @@ class ArrowMalformed(SinkError):
         of_column = f" of {where}" if where else ""
         super().__init__(f"a value{of_column} is not the text of its type: {kind}", kind=kind)
         self.kind = kind
-
-
-class MisfitCount:
-    """Count values that became null, by reason.
-
-    Their Arrow type cannot hold them. Conversions do not know their column: they `add`, and the caller
-    of a conversion takes the counts (`take`). Single-threaded.
-    """
-
-    __slots__ = ("_found",)
-
-    def __init__(self) -> None:
-        self._found: Counter[str] = Counter()
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def add(self, reason: str, values: int = 1) -> None:
-        self._found[reason] += values
-
-    def take(self) -> dict[str, int]:
-        """Return and reset the counts by reason."""
-        found, self._found = dict(self._found), Counter()
-        return found
 
 
 def named(error: ArrowMisfit | ArrowMalformed, where: str) -> NoReturn:

@@ -114,11 +114,12 @@ class RelationCodec:
             array = convert(values)
         except (ArrowMisfit, ArrowMalformed) as error:
             # Counts of a failed column must not be added to the next column.
-            self._misfits.take()
+            self._misfits.clear()
             named(error, f"column {name} of {self._relation.name}")
         if self._misfits:
-            for reason, count in self._misfits.take().items():
+            for reason, count in self._misfits.items():
                 self.misfits[name, reason] = self.misfits.get((name, reason), 0) + count
+            self._misfits.clear()
         return array
 
     def unchanged(self, rows: Sequence[Tuple]) -> "pa.Array":

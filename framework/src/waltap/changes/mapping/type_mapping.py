@@ -7,12 +7,12 @@ per value.
 Every decoder passes values as PostgreSQL text, so all semantics are written once, on text.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from waltap.base.import_rules import pa
-from waltap.changes.arrow.out_of_range import MisfitCount
 from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.mapping.connect_schema import Schema
 
@@ -33,8 +33,9 @@ class TypeOptions:
     event_converting_failure_handling_mode: str = "warn"
     # What an Arrow column does with a value that its type cannot hold: error, null or string.
     arrow_misfit: str = "null"
-    # Counts the values that became null.
-    arrow_misfits: MisfitCount = field(default_factory=MisfitCount, compare=False, repr=False)
+    # Counts the values that became null, by reason. Conversions do not know their column: the caller
+    # of a conversion clears the counts.
+    arrow_misfits: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
     # Arrow type of `numeric` without precision, or of more than 38 digits: string (exact digits)
     # or decimal256.
     arrow_unconstrained_numeric: str = "string"

@@ -134,7 +134,7 @@ class _CompositeAttributes:
             except ValueError as error:
                 if options.arrow_misfit != "null":
                     raise ArrowMisfit(_OTHERWISE) from error
-                options.arrow_misfits.add(_OTHERWISE)
+                options.arrow_misfits[_OTHERWISE] += 1
                 return None
 
         def column(values: "list[str | None]") -> "pa.Array":
