@@ -11,6 +11,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from waltap.changes.decode.relation import Column, Relation
@@ -85,13 +86,18 @@ def conversion_mapping(conversion: ColumnConversion, options: TypeOptions) -> Co
     return ColumnMapping(
         schema=schema,
         to_json=None,
-        to_connect=lambda text: _walked(schema, json.loads(text), _restored),
+        to_connect=partial(from_json, schema),
         null_json=null_json,
         unavailable_json=null_json if unavailable is None else value_json(schema, unavailable),
         unavailable=unavailable,
         fallback=None if schema.optional else zero,
         converted=True,
     )
+
+
+def from_json(schema: Schema, text: str) -> Any:
+    """Return the Connect value of its JSON text."""
+    return _walked(schema, json.loads(text), _restored)
 
 
 def _check(schema: Schema, value: Any) -> None:

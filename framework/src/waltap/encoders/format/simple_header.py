@@ -4,7 +4,6 @@ Strings are plain text; other values resemble JSON.
 """
 
 import base64
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -73,33 +72,6 @@ def simple_text(value: Any, schema: Schema | None, *, inner: bool = False) -> st
         )
         return f"{{{','.join(pairs)}}}"
     return str(value)
-
-
-def from_json(text: str, schema: Schema) -> Any:
-    """Return the Connect value of JsonConverter's ``text``."""
-    return _value(json.loads(text), schema)
-
-
-def _value(found: Any, schema: Schema) -> Any:
-    """Return the Connect value of a parsed JSON value."""
-    if found is None:
-        return None
-    match schema.kind:
-        case ConnectKind.BYTES:
-            return base64.b64decode(found)
-        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
-            return float(found)
-        case ConnectKind.ARRAY:
-            assert schema.items is not None
-            return [_value(each, schema.items) for each in found]
-        case ConnectKind.STRUCT:
-            return {each.name: _value(found.get(each.name), each.schema) for each in schema.fields}
-        case ConnectKind.MAP:
-            assert schema.keys is not None
-            assert schema.values is not None
-            pairs = found.items() if isinstance(found, dict) else found
-            return {_value(k, schema.keys): _value(v, schema.values) for k, v in pairs}
-    return found
 
 
 def _quoted(text: str) -> str:

@@ -11,11 +11,11 @@ from waltap.changes.events.event import Header
 from waltap.changes.events.shape import ShapeColumn, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.conversion import from_json
 from waltap.changes.mapping.json_schema import quote, schema_json
 from waltap.changes.mapping.type_mapping import TypeOptions
 from waltap.encoders.format.converter import value_unfit
 from waltap.encoders.format.format import FormatContext
-from waltap.encoders.format.simple_header import from_json
 from waltap.encoders.json.codec import (
     MISFITS,
     ColumnCodec,
@@ -50,7 +50,7 @@ def header_writer(
 
     def write(text: str) -> bytes:
         try:
-            return encode(from_json(text, schema)) or b""
+            return encode(from_json(schema, text)) or b""
         except MISFITS as cause:
             raise value_unfit(cause, "a header", record_part="header") from cause
 
