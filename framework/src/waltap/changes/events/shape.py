@@ -12,7 +12,6 @@ import msgspec
 
 from waltap.changes.capture.column_transform import ColumnTransform
 from waltap.changes.capture.source_type import has_other_figures
-from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
 from waltap.changes.events.plan import CellShape, EventPlan
 from waltap.changes.mapping import envelope
@@ -72,7 +71,7 @@ def table_shape(
     # Without announcements Debezium keeps the driver's list, unless the figures of a type differ.
     streamed = announced or any(map(has_other_figures, plan.relation.columns))
     values = tuple(_values(plan, capture, streamed=streamed))
-    key_columns = tuple(_keys(plan, capture, keys, announced=announced))
+    key_columns = tuple(_keys(plan, keys, announced=announced))
     extra = () if plan.key_field is None else (Field(plan.key_field[0], envelope.HEADER),)
     row_name = capture.schema_name(f"{plan.topic}.Value")
     key_name = capture.schema_name(f"{plan.topic}.Key")
@@ -111,18 +110,15 @@ def _values(plan: EventPlan, capture: "CaptureRules", *, streamed: bool) -> "lis
     return found
 
 
-def _keys(
-    plan: EventPlan, capture: "CaptureRules", mapper: TypeMapper, *, announced: bool
-) -> "list[ShapeColumn]":
+def _keys(plan: EventPlan, mapper: TypeMapper, *, announced: bool) -> "list[ShapeColumn]":
     """Return the columns of keys."""
     captured = {column.index for column in plan.columns}
     found = []
-    for index in plan.keys:
-        column = _column(plan.relation, index, capture)
-        mapping = mapper.of(plan.relation, column)
+    for column in plan.key_columns:
+        index, name = column.index, column.field
+        mapping = mapper.of(plan.relation, column.column)
         if mapping is None:
             continue
-        name = capture.field_name(column.name)
         schema = mapping.schema
         read = Field(name, plan.cell.schema(name, schema))
         # While streaming, Debezium knows nothing of a column that values leave out, and makes it
@@ -134,13 +130,6 @@ def _keys(
             ShapeColumn(index=index, mapping=mapping, transform=None, field=field, read=read)
         )
     return found
-
-
-def _column(relation: Relation, index: int, capture: "CaptureRules") -> Column:
-    column = relation.columns[index]
-    if column.comment is None or capture.properties.include_comments:
-        return column
-    return msgspec.structs.replace(column, comment=None)
 
 
 def _with_parameters(schema: Schema, transform: ColumnTransform | None) -> Schema:
