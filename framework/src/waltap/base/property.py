@@ -51,12 +51,15 @@ def identifier_of(name: str) -> str:
     return f"{plain[: LONGEST_IDENTIFIER - 9]}_{digest}"
 
 
-def _split(value: object) -> object:
+def split_list(text: str) -> tuple[str, ...]:
     r"""Split a comma list; ``\,`` is a comma in an entry."""
-    if not isinstance(value, str):
-        return value
-    parts = (part.replace("\0", ",").strip() for part in value.replace("\\,", "\0").split(","))
+    # NUL represents an escaped comma: no name of PostgreSQL contains it.
+    parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
     return tuple(part for part in parts if part)
+
+
+def _split(value: object) -> object:
+    return split_list(value) if isinstance(value, str) else value
 
 
 Whole = Annotated[int, Field(ge=0)]
@@ -395,12 +398,8 @@ def _allowed(annotation: Any, checks: list[Any]) -> str:
     return ", ".join([noun, *bounds]) if noun else ""
 
 
+@cache
 def declarations(model: type[Properties]) -> list[PropertyDeclaration]:
     """Return the declarations of ``model`` in order."""
-    return _declarations(model)
-
-
-@cache
-def _declarations(model: type[Properties]) -> list[PropertyDeclaration]:
     # A start requests the same forty models a hundred times.
     return [PropertyDeclaration(name, info) for name, info in model.model_fields.items()]

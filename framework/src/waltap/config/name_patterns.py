@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from waltap.base.property import Properties, declarations
+from waltap.base.property import Properties, declarations, split_list
 from waltap.base.redaction import redacted
-from waltap.changes.capture.java_regex import java_pattern, split_patterns
+from waltap.changes.capture.java_regex import java_pattern
 from waltap.config.profile import Component, Profile, TransformUse
 
 C = TypeVar("C", bound=Component[Any])
@@ -169,7 +169,7 @@ def _rewritten(value: object, forms: Callable[[str], tuple[str, ...]]) -> object
     if isinstance(value, dict):
         return {
             name: ",".join(
-                form.replace(",", "\\,") for entry in split_patterns(text) for form in forms(entry)
+                form.replace(",", "\\,") for entry in split_list(text) for form in forms(entry)
             )
             for name, text in value.items()
         }
@@ -245,7 +245,7 @@ def _patterns(properties: Properties) -> Iterator[tuple[str, str, str]]:
             continue
         if isinstance(value, dict):
             for name, text in value.items():
-                yield from ((name, kind, entry) for entry in split_patterns(text))
+                yield from ((name, kind, entry) for entry in split_list(text))
         else:
             entries = value
             if isinstance(value, str):

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator
 
-from waltap.base.property import Maybe, MaybeList
+from waltap.base.property import Maybe, MaybeList, split_list
 
 P = TypeVar("P", str, str | None)
 
@@ -166,20 +166,13 @@ _NUMBER = re.compile(r"\d+")
 _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 
 
-def split_patterns(text: str) -> tuple[str, ...]:
-    """Split a comma list of patterns, except at escaped commas."""
-    # NUL represents an escaped comma: no name of PostgreSQL contains it.
-    parts = (part.replace("\0", ",").strip() for part in text.replace("\\,", "\0").split(","))
-    return tuple(part for part in parts if part)
-
-
 def check_family(name: str, patterns: str) -> None:
     """Check one property of the families.
 
     Raises ValueError with the reason.
     """
     try:
-        NameMatcher(split_patterns(patterns))
+        NameMatcher(split_list(patterns))
         hashed = HASH.fullmatch(name)
         if hashed is not None:
             digest_name(hashed[2])

@@ -19,13 +19,13 @@ from waltap.base.property import (
     Whole,
     declare,
     declare_family,
+    split_list,
 )
 from waltap.changes.capture.java_regex import (
     MaybePattern,
     PatternList,
     check_family,
     java_pattern,
-    split_patterns,
 )
 from waltap.changes.decode.relation import name_parts
 
@@ -46,7 +46,7 @@ def key_patterns(text: str) -> list[re.Pattern[str]]:
             raise ValueError(f"not table:column,…: {entry.strip()!r}")
         # As in Debezium, a blank before the colon is the table's, and a comma separates patterns.
         for column in match[2].split(","):
-            found += map(java_pattern, split_patterns(f"{match[1]}.{column.strip()}"))
+            found += map(java_pattern, split_list(f"{match[1]}.{column.strip()}"))
     return found
 
 

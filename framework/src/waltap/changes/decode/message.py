@@ -274,20 +274,7 @@ class StreamAbort(msgspec.Struct, gc=False):
     abort_ts: int = 0
 
 
-class BeginPrepare(msgspec.Struct, gc=False):
-    """Start the changes of a prepared transaction."""
-
-    lsn: int
-    xid: int
-    prepare_lsn: int
-    end_lsn: int
-    prepare_ts: int
-    gid: str
-
-
-class Prepare(msgspec.Struct, gc=False):
-    """Complete the changes of a prepared transaction."""
-
+class _Prepared(msgspec.Struct, gc=False):
     lsn: int
     xid: int
     prepare_lsn: int
@@ -295,6 +282,18 @@ class Prepare(msgspec.Struct, gc=False):
     end_lsn: int
     prepare_ts: int
     gid: str
+
+
+class BeginPrepare(_Prepared, gc=False):
+    """Start the changes of a prepared transaction."""
+
+
+class Prepare(_Prepared, gc=False):
+    """Complete the changes of a prepared transaction."""
+
+
+class StreamPrepare(_Prepared, gc=False):
+    """Prepare a transaction that was streamed in progress."""
 
 
 class CommitPrepared(msgspec.Struct, gc=False):
@@ -317,17 +316,6 @@ class RollbackPrepared(msgspec.Struct, gc=False):
     rollback_end_lsn: int
     prepare_ts: int
     rollback_ts: int
-    gid: str
-
-
-class StreamPrepare(msgspec.Struct, gc=False):
-    """Prepare a transaction that was streamed in progress."""
-
-    lsn: int
-    xid: int
-    prepare_lsn: int
-    end_lsn: int
-    prepare_ts: int
     gid: str
 
 

@@ -86,19 +86,19 @@ def _strictly_inside(value: float, fewest: int, most: int, midpoints: _Neighbour
 
 def _double_midpoints(value: float) -> tuple[Fraction, Fraction]:
     """Return the midpoints from a positive double to its neighbours."""
-    exact = Fraction(value)
-    below, above = math.nextafter(value, 0.0), math.nextafter(value, math.inf)
-    # The largest number has no upper neighbour; the gap below it is as wide.
-    step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
-    return (exact + Fraction(below)) / 2, exact + step / 2
+    return _midpoints(math.nextafter(value, 0.0), value, math.nextafter(value, math.inf))
 
 
 def _single_midpoints(value: float) -> tuple[Fraction, Fraction]:
     """Return the midpoints from a positive single to its neighbours."""
     (bits,) = _SINGLE_BITS.unpack(_SINGLE.pack(value))
-    exact = Fraction(value)
     (below,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits - 1))
     (above,) = _SINGLE.unpack(_SINGLE_BITS.pack(bits + 1))
+    return _midpoints(below, value, above)
+
+
+def _midpoints(below: float, value: float, above: float) -> tuple[Fraction, Fraction]:
+    exact = Fraction(value)
     # The largest number has no upper neighbour; the gap below it is as wide.
     step = exact - Fraction(below) if math.isinf(above) else Fraction(above) - exact
     return (exact + Fraction(below)) / 2, exact + step / 2
