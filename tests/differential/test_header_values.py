@@ -7,8 +7,8 @@ import pytest
 from tests.differential.header_values import CONVERTERS, RECORDED, VALUES
 from tests.differential.test_converters import read_schema
 
+from waltap.changes.mapping.conversion import from_json
 from waltap.encoders.format.converter import Converter, ConverterContext
-from waltap.encoders.format.simple_header import from_json
 from waltap.plugins.host import Host
 from waltap.ports.specs import FormatSpec
 
@@ -33,7 +33,7 @@ def test_header_values_are_those_of_connects_converters(name: str) -> None:
     assert len(lines) == len(VALUES)
     for line in lines:
         schema: Any = read_schema(line["schema"])
-        value = from_json(json.dumps(line["payload"]), schema)
+        value = from_json(schema, json.dumps(line["payload"]))
         found = converter.encoder("", schema)(value)
         text = None if found is None else found.decode()
         if name.startswith("json") and text is not None:

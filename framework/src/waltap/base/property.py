@@ -398,8 +398,12 @@ def _allowed(annotation: Any, checks: list[Any]) -> str:
     return ", ".join([noun, *bounds]) if noun else ""
 
 
-@cache
 def declarations(model: type[Properties]) -> list[PropertyDeclaration]:
     """Return the declarations of ``model`` in order."""
+    return _declarations(model)
+
+
+@cache
+def _declarations(model: type[Properties]) -> list[PropertyDeclaration]:
     # A start requests the same forty models a hundred times.
     return [PropertyDeclaration(name, info) for name, info in model.model_fields.items()]

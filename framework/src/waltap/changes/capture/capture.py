@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 
-from waltap.base.cache import BoundedDict
 from waltap.base.plugin_errors import usable
 from waltap.changes.capture.column_transform import ColumnTransform, ColumnTransforms
 from waltap.changes.capture.java_regex import NameMatcher
@@ -74,25 +73,18 @@ class CaptureRules:
             _listed(properties.message_prefix_include, properties.message_prefix_exclude)
         )
         self._naming = naming or sanitising(with_schema, sanitised_topic)(properties)
+        # A decision costs a few regular expressions.
+        self.captures: Callable[[str, str], bool] = lru_cache(MAX_ANSWERS)(self._captures)
         self._schema = _listed(properties.schema_include, properties.schema_exclude)
         self._table = _listed(properties.table_include, properties.table_exclude)
         self._column = _listed(properties.column_include, properties.column_exclude)
-        self._transforms = ColumnTransforms.of(properties)
+        self._transforms = ColumnTransforms(properties)
         self._keys = key_patterns(properties.message_key_columns or "")
         self.signal_table = properties.signal_table
-        self._known = BoundedDict[tuple[str, str], bool](MAX_ANSWERS)
 
     # --- what is captured -------------------------------------------------------------------------
 
-    def captures(self, schema: str, table: str) -> bool:
-        key = (schema, table)
-        known = self._known.get(key)
-        if known is None:
-            # A decision costs a few regular expressions; forgetting all is rare.
-            known = self._known[key] = self._decide(schema, table)
-        return known
-
-    def _decide(self, schema: str, table: str) -> bool:
+    def _captures(self, schema: str, table: str) -> bool:
         # The engine needs signals, whatever the lists say.
         if (schema, table) == self.signal_table:
             return True

@@ -11,15 +11,15 @@ Java Object Serialization Stream Protocol for strings.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from waltap.base.property import split_list
 from waltap.changes.capture.java_regex import (
     HASH,
     NameMatcher,
     digest_name,
     number_in,
-    split_patterns,
 )
 from waltap.changes.capture.source_type import UNLIMITED, SourceType, is_text, source_type
 from waltap.changes.decode.relation import Column
@@ -119,42 +119,34 @@ class _ColumnRule:
     propagates: bool = False
 
 
-@dataclass(slots=True)
 class ColumnTransforms:
     """Hold the transforms of a configuration.
 
     They are looked up once per column of a relation version.
     """
 
-    rules: list[_ColumnRule] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, properties: "CaptureProperties") -> "ColumnTransforms":
+    def __init__(self, properties: "CaptureProperties") -> None:
         """Compile the transforms that ``properties`` configure."""
-        out = cls()
+        self.rules: list[_ColumnRule] = []
         # The order is Debezium's: the first match wins.
         for name, patterns in properties.column_truncate.items():
-            out._add(patterns, _truncation(int(number_in(name))))
+            self._add(patterns, _truncation(int(number_in(name))))
         for name, patterns in properties.column_mask.items():
-            out._add(patterns, _masking("*" * int(number_in(name))))
+            self._add(patterns, _masking("*" * int(number_in(name))))
         for listed, by_type in (
             (properties.column_source_type, False),
             (properties.datatype_source_type, True),
         ):
             if listed:
-                rule = _ColumnRule(
-                    NameMatcher(listed), _propagation, by_type=by_type, propagates=True
-                )
-                out.rules.append(rule)
-        for family in (properties.column_hash, properties.column_hash_v2):
-            for name, patterns in family.items():
-                out._add(patterns, _hashing(name))
-        return out
+                matches = NameMatcher(listed)
+                self.rules.append(_ColumnRule(matches, _propagation, by_type, propagates=True))
+        for name, patterns in {**properties.column_hash, **properties.column_hash_v2}.items():
+            self._add(patterns, _hashing(name))
 
     def _add(
         self, patterns: str, build: Callable[[Column, SourceType], ColumnTransform | None]
     ) -> None:
-        self.rules.append(_ColumnRule(NameMatcher(split_patterns(patterns)), build))
+        self.rules.append(_ColumnRule(NameMatcher(split_list(patterns)), build))
 
     def column(
         self, table: str, column: Column, schema: Schema | None, *, listed: bool = False
@@ -179,7 +171,7 @@ class ColumnTransforms:
                 if not rule.propagates:
                     break
             # Propagation came first; the mask must not be lost.
-            elif not rule.propagates and transform is not None:  # never lose a mask
+            elif not rule.propagates and transform is not None:
                 found = replace(transform, parameters=found.parameters + transform.parameters)
                 break
         if found is not None and found.value is not None and not _transformed(schema):

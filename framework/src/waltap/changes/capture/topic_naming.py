@@ -8,7 +8,7 @@ engine calls the returned function once per relation version. The function may a
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from waltap.changes.capture.java_regex import java_pattern, java_replacement
 
@@ -82,25 +82,15 @@ def _escaping(later: str) -> Callable[[str], str]:
     return adjust
 
 
-_SCHEMA = {"none": _unchanged, "avro": _replacing("."), "avro_unicode": _escaping(".")}
-_FIELD = {"none": _unchanged, "avro": _replacing(""), "avro_unicode": _escaping("")}
+def _namer(later: str) -> Callable[[str], Callable[[str], str]]:
+    modes = {"none": _unchanged, "avro": _replacing(later), "avro_unicode": _escaping(later)}
+    return modes.__getitem__
 
 
-def schema_namer(mode: str) -> Callable[[str], str]:
-    """Return the adjustment of a schema's full name; dots stay.
-
-    ``mode`` is ``schema.name.adjustment.mode``.
-    """
-    return _SCHEMA[mode]
-
-
-def field_namer(mode: str) -> Callable[[str], str]:
-    """Return the adjustment of a field's name.
-
-    ``mode`` is ``field.name.adjustment.mode``.
-    """
-    return _FIELD[mode]
-
+# `schema.name.adjustment.mode` → the adjustment of a schema's full name; dots stay.
+schema_namer: Final = _namer(".")
+# `field.name.adjustment.mode` → the adjustment of a field's name.
+field_namer: Final = _namer("")
 
 _BAD_IN_TOPIC = re.compile(r"[^A-Za-z0-9._\-]")
 _BAD_IN_UNICODE_TOPIC = re.compile(r"[^A-Za-z0-9.\-]")

@@ -84,7 +84,6 @@ _ROWS: Final = (
     BuiltinType("xid8", 5069, 271, 8),
 )
 BUILTIN_TYPES: Final = {row.name: row for row in _ROWS}
-_BY_OID: Final = {row.oid: row for row in _ROWS}
 
 # OID of a built-in array type → name of its element type. The two vectors are arrays of their own.
 ARRAY_ELEMENTS: Final = {row.array_oid: row.name for row in _ROWS if row.array_oid} | {
@@ -92,7 +91,5 @@ ARRAY_ELEMENTS: Final = {row.array_oid: row.name for row in _ROWS if row.array_o
     BUILTIN_TYPES["oidvector"].oid: "oid",
 }
 
-
-def builtin_type(oid: int) -> BuiltinType | None:
-    """Return the built-in type with that OID, or None."""
-    return _BY_OID.get(oid)
+# OID → built-in type, or None.
+builtin_type: Final = {row.oid: row for row in _ROWS}.get

@@ -8,7 +8,7 @@ A decoder has no socket and no clock. Life cycle: the connector calls the factor
 import abc
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from waltap.changes.decode.message import Message
 from waltap.changes.decode.relation import Column, DataType, Relation
@@ -197,15 +197,12 @@ SINGLE_BYTE: Mapping[str, str] = {
     "KOI8U": "koi8-u",
 }
 
-# SQL_ASCII is unknown bytes: the server converts nothing, so text counts as UTF-8.
-_AS_IT_IS = frozenset(("UTF8", "SQL_ASCII"))
-
 
 def is_readable(encoding: str) -> bool:
     """Return whether text of a database in ``encoding`` can be read."""
-    return encoding in _AS_IT_IS or encoding in SINGLE_BYTE
+    # SQL_ASCII is unknown bytes: the server converts nothing, so text counts as UTF-8.
+    return encoding in {"UTF8", "SQL_ASCII"} or encoding in SINGLE_BYTE
 
 
-def codec_of(encoding: str) -> str | None:
-    """Return Python's codec for ``encoding``, or None: decode as UTF-8."""
-    return SINGLE_BYTE.get(encoding)
+# Encoding → Python's codec, or None: decode as UTF-8.
+codec_of: Final = SINGLE_BYTE.get

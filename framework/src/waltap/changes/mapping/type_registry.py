@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from waltap.base.cache import BoundedDict
 from waltap.base.import_rules import pa
 from waltap.base.plugin_errors import usable
 from waltap.changes.arrow.column import converted
@@ -110,7 +111,7 @@ class TypeRegistry(TypeMapper):
         # In the order of asking.
         self.specs = tuple(sorted(specs, key=lambda spec: spec.order))
         self.options = options or TypeOptions()
-        self._mappings: dict[Column, ColumnMapping | None] = {}
+        self._mappings = BoundedDict[Column, ColumnMapping | None](_CACHE_LIMIT)
 
     def column(self, column: Column) -> ColumnMapping | None:
         """Return the mapping of ``column``; None leaves an unknown type out.
@@ -120,8 +121,6 @@ class TypeRegistry(TypeMapper):
         try:
             return self._mappings[column]
         except KeyError:
-            if len(self._mappings) >= _CACHE_LIMIT:
-                self._mappings.clear()
             resolved = _resolved(column)
             assert resolved.data_type is not None
             spec = self.spec(resolved.data_type)

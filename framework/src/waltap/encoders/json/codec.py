@@ -148,7 +148,7 @@ def column_codec(
             index=index,
             field=field,
             text=mapping.to_json,
-            other=_other(mapping, mapping.to_json, mapping.null_json, mapping.unavailable_json),
+            other=_other(mapping.null_json, mapping.unavailable_json),
             inline=mapping.json_expression,
             column=AS_IT_IS if mapping.to_json is None else mapping.json_column,
         )
@@ -167,20 +167,18 @@ def column_codec(
     to_connect = mapping.to_connect
     null = written(None if mapping.schema.optional else mapping.fallback)
     text: Convert = lambda value: written(to_connect(value))  # noqa: E731 - it is handed on
-    other = _other(mapping, text, null, written(mapping.unavailable))
+    other = _other(null, written(mapping.unavailable))
     return ColumnCodec(index=index, field=field, text=text, other=other)
 
 
-def _other(mapping: ColumnMapping, text: Convert | None, null: str, unavailable: str) -> Convert:
+def _other(null: str, unavailable: str) -> Convert:
     """Return the writer of values that are not text.
 
     Those are NULL and missing values.
     """
 
     def write(value: object) -> str:
-        if value is None or value is ABSENT:
-            return null
-        return unavailable
+        return null if value is None or value is ABSENT else unavailable
 
     return write
 
