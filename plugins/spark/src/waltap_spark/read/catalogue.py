@@ -30,11 +30,10 @@ MANIFEST_COUNTS: Final = (16, 256, 4096)
 class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The columns of one table in a query."""
 
-    table: str
     # Name → the source's column number, if known.
     numbers: dict[str, int | None]
     # The log's position at the look-up; later columns and types are new.
-    log_position: LogPosition = msgspec.field(name="mark")
+    log_position: LogPosition
     # The table of the numbers, 0 if unknown: another table may have had the name.
     oid: int = 0
     # The Arrow types at the look-up.
@@ -117,20 +116,23 @@ def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:
 def source_struct(log: ChangeLog, options: SourceOptions) -> StructType:
     """Return a query's schema: columns, or a struct per table."""
     tables = {name: table_types(log, entry) for name, entry in logged_tables(log, options).items()}
-    if options.table:
-        return beside(options.table, tables[options.table], OWN)
-    structs = {name: struct_of(types).json() for name, types in tables.items()}
-    return struct_of({**MANY, **structs, **OWN})
+    return query_struct(options, tables, OWN)
 
 
-def beside(table: str, columns: Mapping[str, str], own: Mapping[str, str]) -> StructType:
-    """Return the schema of ``table`` with ``columns``, then ``own``.
+def query_struct(
+    options: SourceOptions, tables: Mapping[str, Mapping[str, str]], own: Mapping[str, str]
+) -> StructType:
+    """Return the schema of ``tables`` with their columns, then ``own``.
 
-    Raises: SourceOption if a column has one of these names.
+    Raises: SourceOption if a column of the only table has one of these names.
     """
-    taken = next((name for name in columns if name in own), None)
-    if taken is not None:
-        raise SourceOption(f"{table} has a column {taken} itself: use tables", option="table")
+    if not options.table:
+        structs = {name: struct_of(types).json() for name, types in sorted(tables.items())}
+        return struct_of({**MANY, **structs, **own})
+    columns = tables[options.table]
+    if taken := next((name for name in columns if name in own), None):
+        text = f"{options.table} has a column {taken} itself: use tables"
+        raise SourceOption(text, option="table")
     return struct_of({**columns, **own})
 
 

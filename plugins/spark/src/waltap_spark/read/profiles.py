@@ -18,12 +18,11 @@ from pyspark.sql.types import StructType
 from waltap_sinks.changelog import NOTHING, LogPosition
 from waltap_spark.errors import OffsetOfAnother, SourceOption, TableNotLogged
 from waltap_spark.read.catalogue import (
-    MANY,
     OWN,
     SOURCE,
     arrow_types,
-    beside,
     logged_or_none,
+    query_struct,
     table_types,
 )
 from waltap_spark.read.hosted import HostedEngine
@@ -44,7 +43,6 @@ from waltap_spark.read.tasks import (
     log_position_of,
     offset_of,
 )
-from waltap_spark.schema.schema import struct_of
 
 OFFSET_VERSION: Final = 2
 
@@ -89,10 +87,7 @@ def profiles_struct(options: SourceOptions) -> StructType:
     if not found:
         wanted = options.table or ", ".join(options.patterns)
         raise TableNotLogged(f"no profile captures {wanted}", known="see waltap plan")
-    if options.table:
-        return beside(options.table, found[options.table], {**OWN, **SOURCE})
-    structs = {name: struct_of(types).json() for name, types in sorted(found.items())}
-    return struct_of({**MANY, **structs, **OWN, **SOURCE})
+    return query_struct(options, found, {**OWN, **SOURCE})
 
 
 def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, str]]:

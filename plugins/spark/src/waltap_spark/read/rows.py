@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,21 +62,17 @@ def batches(
 
 
 def _within(rows: pa.RecordBatch, epoch: int, limits: RowLimits) -> pa.RecordBatch:
-    tests: list[Any] = []
-    if epoch == limits.epoch:
-        lsn = rows.column("_commit_lsn")
-        if limits.first_lsn is not None:
-            tests.append(pc.greater_equal(lsn, pa.scalar(limits.first_lsn, pa.int64())))
-        if limits.end_lsn is not None:
-            tests.append(pc.less(lsn, pa.scalar(limits.end_lsn, pa.int64())))
-    time = rows.column("_commit_ts")
-    if limits.first_time is not None:
-        tests.append(pc.greater_equal(time, pa.scalar(limits.first_time, time.type)))
-    if limits.last_time is not None:
-        tests.append(pc.less_equal(time, pa.scalar(limits.last_time, time.type)))
-    for test in tests[1:]:
-        tests[0] = pc.and_(tests[0], test)
-    return rows.filter(tests[0]) if tests else rows
+    here = epoch == limits.epoch
+    for name, test, limit in (
+        ("_commit_lsn", pc.greater_equal, limits.first_lsn if here else None),
+        ("_commit_lsn", pc.less, limits.end_lsn if here else None),
+        ("_commit_ts", pc.greater_equal, limits.first_time),
+        ("_commit_ts", pc.less_equal, limits.last_time),
+    ):
+        if limit is not None:
+            column = rows.column(name)
+            rows = rows.filter(test(column, pa.scalar(limit, column.type)))
+    return rows
 
 
 def _shaped(

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -24,8 +23,7 @@ log = logging.getLogger(__name__)
 VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FirstLsn:
+class FirstLsn(NamedTuple):
     """The LSN and epoch of a query's start.
 
     LSNs of two epochs do not compare.
@@ -38,11 +36,11 @@ class FirstLsn:
     def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
         """Return an offset's start, None if all later rows follow it."""
         first = offset.get("first")
-        return None if first is None else cls(first["epoch"], first["lsn"])
+        return None if first is None else cls(**first)
 
     def lies_behind(self, log_position: LogPosition) -> bool:
         """Return whether later manifests may have rows below it."""
-        return (log_position.epoch, log_position.end_lsn) <= (self.epoch, self.lsn)
+        return (log_position.epoch, log_position.end_lsn) <= self
 
 
 def offset_of(
@@ -57,7 +55,7 @@ def offset_of(
         "ordinal": log_position.ordinal,
     }
     if first is not None and first.lies_behind(log_position):
-        offset["first"] = {"epoch": first.epoch, "lsn": first.lsn}
+        offset["first"] = first._asdict()
     return offset
 
 
@@ -128,25 +126,19 @@ class TaskPlanner:
         )
         # Columns of each table; without an entry in the log they are looked up in its first one.
         self._columns = {
-            name: self._known(name, columns, entries.get(name)) for name, columns in tables.items()
+            name: self._known(columns, entries.get(name)) for name, columns in tables.items()
         }
 
-    def _known(self, table: str, names: Iterable[str], entry: TableEntry | None) -> QueryColumns:
-        """Return the columns ``names`` of ``table`` as the query has them."""
-        if entry is None:
-            return QueryColumns(
-                table=table,
-                numbers=dict.fromkeys(names),
-                log_position=self._log_position,
-                seen=False,
-            )
-        columns = {each.name: each for each in entry.columns if each.name in names}
+    def _known(self, names: Iterable[str], entry: TableEntry | None) -> QueryColumns:
+        """Return the columns ``names`` of a table as the query has them."""
+        logged = () if entry is None else entry.columns
+        columns = [each for each in logged if each.name in names]
         return QueryColumns(
-            table=table,
-            numbers=dict.fromkeys(names) | {name: each.number for name, each in columns.items()},
+            numbers=dict.fromkeys(names) | {each.name: each.number for each in columns},
             log_position=self._log_position,
-            oid=entry.oid,
-            arrow={name: each.arrow for name, each in columns.items()},
+            oid=0 if entry is None else entry.oid,
+            arrow={each.name: each.arrow for each in columns},
+            seen=entry is not None,
         )
 
     def wanted(self, manifest: Manifest) -> Iterator[TableEntry]:
@@ -170,12 +162,9 @@ class TaskPlanner:
             for entry in self.wanted(manifest):
                 self._require_complete(entry, manifest.log_position)
                 segments += self._segments(entry, manifest.log_position)
+        epoch, lsn = first or (0, None)
         time = self._options.start.time
-        if first is None:
-            return self._cut(segments, RowLimits(first_time=time))
-        return self._cut(
-            segments, RowLimits(epoch=first.epoch, first_lsn=first.lsn, first_time=time)
-        )
+        return self._cut(segments, RowLimits(epoch=epoch, first_lsn=lsn, first_time=time))
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
         """Return the tasks for the range in the options.
@@ -254,7 +243,7 @@ class TaskPlanner:
                 return None
             raise ColumnsGrew(f"the table {entry.name} joined at {log_position}")
         if not columns.seen:
-            columns = self._columns[entry.name] = self._known(entry.name, columns.numbers, entry)
+            columns = self._columns[entry.name] = self._known(columns.numbers, entry)
         new, retyped = columns.changed_in(entry, log_position)
         if new and not self._options.ignores_new:
             raise ColumnsGrew(f"{entry.name} got columns at {log_position}: {', '.join(new)}")
