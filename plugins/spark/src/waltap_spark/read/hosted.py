@@ -136,7 +136,15 @@ class HostedEngine:
         `release`, otherwise as soon as the private log is durable. Raises: WaltapError,
         CapturedByAnotherProcess.
         """
-        self._require_all()
+        # the private log must reach the stored offset
+        stages = self._stages()
+        offset = stages.store.load()
+        captured = offset is not None and offset.snapshot is None and offset.sink
+        if captured and captured != stages.destination:
+            text = (
+                f"{self.name} was captured into {captured}, and this run has {stages.destination}"
+            )
+            raise CapturedByAnotherProcess(text, file=self.file)
         self._limits = Limits(until_idle=0.0) if ends else None
         self._until = time.monotonic() + PATIENCE_S
         # If Spark dies, this process sees another parent, and nothing else.
@@ -147,19 +155,6 @@ class HostedEngine:
             confirmable=self._confirmable if waits else None,
         )
         self._pipeline.start(self._limits)
-
-    def _require_all(self) -> None:
-        """Check that the private log reaches the stored offset.
-
-        Raises: CapturedByAnotherProcess.
-        """
-        stages = self._stages()
-        offset = stages.store.load()
-        if offset is None or offset.snapshot is not None:
-            return
-        if offset.sink not in {"", stages.destination}:
-            text = f"{self.name} was captured into {offset.sink}, and this run has {stages.destination}"
-            raise CapturedByAnotherProcess(text, file=self.file)
 
     def check(self) -> None:
         """Check that the engine runs. Raises: WaltapError, its failure."""

@@ -56,10 +56,11 @@ class LiveTables:
         self._allow_stale = allow_stale
         # Problems that were reported; a caller that prints one adds its text.
         self.reported = set[str]()
-        self._state: OutputState | None = None
+        # The commit's content, None before the first commit.
+        self.state: OutputState | None = None
         # The commit whose names the tables have.
         self._number = 0
-        self._format: TableFormat | None = None
+        self._format: TableFormat
         self._format_name = ""
         self.refresh()
 
@@ -68,10 +69,10 @@ class LiveTables:
 
         Frames and views that were made before stay at their commit.
         """
-        self._state = self.output.state()
-        self._number = 0 if self._state is None else self._state.number
-        choice = self._choice or choice_of(self._state)
-        if self._format is None or self._format_name != choice.name:
+        self.state = self.output.state()
+        self._number = 0 if self.state is None else self.state.number
+        choice = self._choice or choice_of(self.state)
+        if self._format_name != choice.name:
             context = TableFormatContext(output=self.output, options=ApplyOptions(), identity=str)
             self._format, self._format_name = choice.factory(context), choice.name
         return self
@@ -84,23 +85,18 @@ class LiveTables:
         as far back as they keep versions, Parquet the last few commits. Raises: MomentUnreadable,
         VersionGone, TableUnknown before the first commit.
         """
-        if self._state is None:
+        if self.state is None:
             raise TableUnknown(
                 f"nothing was applied to {self.output.location} yet", known="none yet"
             )
         then = LiveTables(self.spark, self.output, self._choice, allow_stale=self._allow_stale)
-        then._state = state_at(self.output, self._state, _moment(moment))
+        then.state = state_at(self.output, self.state, _moment(moment))
         then._number = self._number
         return then
 
     @property
-    def state(self) -> OutputState | None:
-        """Return the commit's content, None before the first commit."""
-        return self._state
-
-    @property
     def _tables(self) -> Mapping[str, TableState]:
-        return {} if self._state is None else self._state.tables
+        return {} if self.state is None else self.state.tables
 
     @property
     def names(self) -> list[str]:
@@ -157,7 +153,6 @@ class LiveTables:
         return self._rows(name, "changes")
 
     def _rows(self, name: str, what: What) -> DataFrame:
-        assert self._format is not None
         make_active(self.spark)
         tables = self._members(name)
         if what == "changes" and not all(table.mode.history for table in tables):
@@ -210,7 +205,7 @@ class LiveTables:
     def _members(self, name: str) -> list[TableState]:
         """Return the tables that have the rows of ``name``."""
         several = self._sharers().get(name)
-        return [self.output.table(name, self._state)] if several is None else several
+        return [self.output.table(name, self.state)] if several is None else several
 
     def _problem(self, *tables: TableState) -> WaltapError | None:
         """Return the reason why a table lacks the source's rows."""
@@ -231,7 +226,7 @@ class LiveTables:
 
     @property
     def _newest(self) -> LogPosition:
-        return NOTHING if self._state is None else self._state.log_position
+        return NOTHING if self.state is None else self.state.log_position
 
     def _position(self, table: TableState) -> LogPosition:
         """Return the position of a table's rows in the commit."""
@@ -253,7 +248,7 @@ class LiveTables:
             log.warning("%s; it is read as it is", problem.problem)
 
     def _table(self, name: str) -> TableState:
-        table = self.output.table(name, self._state)
+        table = self.output.table(name, self.state)
         if not table.columns:
             raise TableUnknown(f"no row of {name} was seen yet", known=", ".join(self.names))
         return table

@@ -95,9 +95,8 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             return self.initialOffset() if last is None else self._offset(last.log_position)
         begin, self._first = self._log_position(start), FirstLsn.of(start) or self._first
         self._keep_up(begin)
-        at, found = begin, _BatchEstimate()
-        if self._passed is not None and self._passed[0] == begin:
-            at = self._passed[1]
+        # The last call read the manifests up to there, and found no rows.
+        at, found = self.passed(begin), _BatchEstimate()
         for manifest in self._log.manifests(at, self._target):
             more = found.with_(self._planner, manifest)
             # A batch has at least one manifest, however large: otherwise the offset would never move.
@@ -108,7 +107,6 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         if found.rows and not (found.too_few(limit) and self._target is None):
             self._passed = None
             return self._offset(at)
-        # The next call continues after these manifests instead of reading them again.
         if found.rows == 0:
             self._passed = (begin, at)
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)

@@ -11,7 +11,6 @@ reader reads the newest whole commit and the differences after it, at most `STEP
 """
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, get_origin
 
@@ -40,6 +39,17 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class NumberedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of an output's state that its commits need."""
+
+    number: int
+    # Name → a struct.
+    tables: dict[str, Any] = {}
+
+
+C = TypeVar("C", bound=NumberedState)
+
+
 def read_document(store: FileStore, path: str, kind: type[T], problem: str) -> T:
     """Return the JSON at ``path``. Raises: OutputDamaged with ``problem``."""
     try:
@@ -64,11 +74,11 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
     """Return the difference that leads from ``before`` to ``after``."""
     values: dict[str, Any] = {}
     runs: dict[str, tuple[int, int, list[Any]]] = {}
-    for name, stored in _stored(type(after)).items():
-        old, new = getattr(before, name), getattr(after, name)
+    for stored, field in _fields(type(after)).items():
+        old, new = getattr(before, field.name), getattr(after, field.name)
         # Identity first: unchanged tables are the same object, and comparing all would cost each
         # commit.
-        if name in without or old is new or old == new:
+        if field.name in without or old is new or old == new:
             continue
         # histories are long tuples that mostly grow at the end
         if isinstance(old, tuple) and isinstance(new, tuple):
@@ -83,33 +93,26 @@ def changed(before: S, found: StructDifference) -> S:
 
     Raises: ValidationError.
     """
-    kinds = _kinds(type(before))
     # a later version may have written fields that this one does not have
-    names = {stored: name for name, stored in _stored(type(before)).items()}
+    fields = _fields(type(before))
     values = {
-        names[stored]: msgspec.convert(value, kinds[names[stored]])
+        fields[stored].name: msgspec.convert(value, fields[stored].type)
         for stored, value in found.values.items()
-        if stored in names
+        if stored in fields
     }
     for stored, (head, tail, items) in found.runs.items():
-        if name := names.get(stored):
-            old = getattr(before, name) or ()
+        if field := fields.get(stored):
+            old = getattr(before, field.name) or ()
             unchanged = old[len(old) - tail :] if tail else ()
-            kind = kinds[name]
-            made = msgspec.convert(items, kind if get_origin(kind) is tuple else tuple)
-            values[name] = (*old[:head], *made, *unchanged)
+            kind = field.type if get_origin(field.type) is tuple else tuple
+            values[field.name] = (*old[:head], *msgspec.convert(items, kind), *unchanged)
     return msgspec.structs.replace(before, **values)
 
 
 @cache
-def _stored(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return name → stored name of a struct's fields."""
-    return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
-
-
-@cache
-def _kinds(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return stored name → field of a struct."""
+    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _run(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[int, int, list[Any]]:
@@ -134,36 +137,18 @@ class _CommitDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     gone: tuple[str, ...] = ()
 
 
-class CommitFiles(Generic[T]):
-    """The commits of one output.
+class CommitFiles(Generic[C]):
+    """The commits of one output."""
 
-    ``kind`` has the fields ``number`` and ``tables``: name → a struct.
-    """
-
-    def __init__(self, store: FileStore, kind: type[T]) -> None:
+    def __init__(self, store: FileStore, kind: type[C]) -> None:
         self._store, self._kind = store, kind
         # The last written commit; None makes the next one whole.
-        self._last: T | None = None
+        self._last: C | None = None
         # Number of the whole commit that differences build on.
         self._since = -1
         self._steps = 0
 
-    def newest(self) -> T | None:
-        """Return the newest commit, None before the first.
-
-        Raises: OutputDamaged.
-        """
-        found = self._listed(1)
-        return found[-1] if found else None
-
-    def readable(self) -> list[T]:
-        """Return the commits that can still be read, oldest first.
-
-        Raises: OutputDamaged.
-        """
-        return self._listed(MAX_COMMITS)
-
-    def _listed(self, most: int) -> list[T]:
+    def newest(self, most: int) -> list[C]:
         """Return the newest commits, oldest first.
 
         Raises: OutputDamaged.
@@ -171,7 +156,7 @@ class CommitFiles(Generic[T]):
         # Listing and reading are not atomic: a driver may remove the oldest file in between.
         for tried in range(TRIES):
             names = self._names()[-most:]
-            found: list[T] = []
+            found: list[C] = []
             for name in names:
                 try:
                     found.append(self._following(found[-1] if found else None, name))
@@ -185,11 +170,11 @@ class CommitFiles(Generic[T]):
                 return found
         return []
 
-    def write(self, state: T) -> None:
+    def write(self, state: C) -> None:
         """Publish ``state`` atomically; then remove old commits."""
-        number, before = _number(state), self._last
+        number, before = state.number, self._last
         # Without the commit before (a new driver, a failed write) there is nothing to differ from.
-        if before is not None and number == _number(before) + 1 and self._steps < STEPS:
+        if before is not None and number == before.number + 1 and self._steps < STEPS:
             name = f"{number:012d}-{self._since:012d}.json"
             data = msgspec.json.encode(_step(before, state))
             self._last = None  # if publishing fails, the next commit is whole
@@ -219,24 +204,18 @@ class CommitFiles(Generic[T]):
             if _of(name) < oldest:
                 self._store.delete(f"{COMMITS}/{name}")
 
-    def _resolved(self, name: str) -> T:
-        since = _since(name)
-        if since is None:
-            return self._full_state(name)
-        state = self._full_state(f"{since:012d}.json")
-        for number in range(since + 1, _of(name) + 1):
-            state = self._after(state, f"{number:012d}-{since:012d}.json")
-        return state
+    def _following(self, before: C | None, name: str) -> C:
+        """Return the commit ``name``; ``before`` may be the one before it."""
+        since, first = _since(name), _of(name)
+        if since is None or before is None or before.number != first - 1:
+            whole = first if since is None else since
+            path = f"{COMMITS}/{whole:012d}.json"
+            before, first = read_document(self._store, path, self._kind, NO_COMMIT), whole + 1
+        for number in range(first, _of(name) + 1):
+            before = self._after(before, f"{number:012d}-{since:012d}.json")
+        return before
 
-    def _following(self, before: T | None, name: str) -> T:
-        if _since(name) is not None and before is not None and _number(before) == _of(name) - 1:
-            return self._after(before, name)
-        return self._resolved(name)
-
-    def _full_state(self, name: str) -> T:
-        return read_document(self._store, f"{COMMITS}/{name}", self._kind, NO_COMMIT)
-
-    def _after(self, state: T, name: str) -> T:
+    def _after(self, state: C, name: str) -> C:
         path = f"{COMMITS}/{name}"
         step = read_document(self._store, path, _CommitDifference, NO_COMMIT)
         try:
@@ -245,20 +224,19 @@ class CommitFiles(Generic[T]):
             text = f"{path} {NO_COMMIT}: {cause}"
             raise OutputDamaged(text, path=self._store.uri(path)) from cause
 
-    def _stepped(self, state: T, step: _CommitDifference) -> T:
-        before: dict[str, Any] = getattr(state, "tables")  # noqa: B009 - every kind has the field
-        tables = dict(before)
+    def _stepped(self, state: C, step: _CommitDifference) -> C:
+        tables = dict(state.tables)
         for name in step.gone:
             tables.pop(name, None)
         for name, found in step.tables.items():
             tables[name] = changed(tables[name], found)
-        tables |= msgspec.convert(step.new, _kinds(self._kind)["tables"])
+        tables |= msgspec.convert(step.new, _fields(self._kind)["tables"].type)
         return msgspec.structs.replace(changed(state, step.state), tables=tables)
 
     def _missing(self, newest: str) -> SinkError:
         there = set(self._names())
         since = _since(newest)
-        wanted: Iterator[str] = (
+        wanted = (
             f"{number:012d}-{since:012d}.json" for number in range((since or 0) + 1, _of(newest))
         )
         first = next((n for n in (f"{since:012d}.json", *wanted) if n not in there), newest)
@@ -266,9 +244,8 @@ class CommitFiles(Generic[T]):
         return OutputDamaged(text, path=self._store.uri(f"{COMMITS}/{first}"))
 
 
-def _step(before: msgspec.Struct, after: msgspec.Struct) -> _CommitDifference:
-    old: dict[str, msgspec.Struct] = getattr(before, "tables")  # noqa: B009
-    new: dict[str, msgspec.Struct] = getattr(after, "tables")  # noqa: B009
+def _step(before: NumberedState, after: NumberedState) -> _CommitDifference:
+    old, new = before.tables, after.tables
     return _CommitDifference(
         state=difference(before, after, "tables"),
         tables={
@@ -279,11 +256,6 @@ def _step(before: msgspec.Struct, after: msgspec.Struct) -> _CommitDifference:
         new={name: msgspec.to_builtins(table) for name, table in new.items() if name not in old},
         gone=tuple(name for name in old if name not in new),
     )
-
-
-def _number(state: msgspec.Struct) -> int:
-    number: int = getattr(state, "number")  # noqa: B009
-    return number
 
 
 def _of(name: str) -> int:

@@ -32,7 +32,7 @@ from waltap.base.files.errors import FilesInUse, FilesUnavailable
 from waltap.base.files.store import FileStore, safe_name
 from waltap_sinks.changelog.manifest import NOTHING, ColumnEntry, LogPosition
 from waltap_spark.errors import OutputInUse, OutputMismatch, TableUnknown
-from waltap_spark.state.commit_files import CommitFiles, read_document
+from waltap_spark.state.commit_files import MAX_COMMITS, CommitFiles, NumberedState, read_document
 from waltap_spark.state.modes import PLAIN, TableMode
 
 # The default name of the column with a row's source.
@@ -457,11 +457,10 @@ class VersionMap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     was: dict[str, str] = {}
 
 
-class OutputState(msgspec.Struct, frozen=True, kw_only=True):
+class OutputState(NumberedState, msgspec.Struct, frozen=True, kw_only=True):
     """The whole content of one commit."""
 
     version: int
-    number: int
     log_position: LogPosition = msgspec.field(name="mark")
     # The log's location when the commit was written.
     changelog: str
@@ -561,14 +560,15 @@ class SparkOutput:
 
         Raises: OutputDamaged.
         """
-        return self._commits.newest()
+        found = self._commits.newest(1)
+        return found[-1] if found else None
 
     def readable_states(self) -> list[OutputState]:
         """Return the states of the commits that still exist, oldest first.
 
         Raises: OutputDamaged.
         """
-        return self._commits.readable()
+        return self._commits.newest(MAX_COMMITS)
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
         """Return the table called ``schema.table``, or ``table`` when unique.
