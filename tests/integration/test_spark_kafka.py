@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.harness.kafka import create
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.spark import Died, dying
 from tests.harness.topics import Reader, event
@@ -263,6 +264,18 @@ def test_records_that_are_deleted_before_they_are_taken_are_missed(topic, kafka)
         admin.delete_records([first])[first].result(120)
         with pytest.raises(OffsetsLost, match="from 1 to 2, and 0 is the next"):
             feed.pull()
+
+
+def test_a_topic_that_was_made_again_is_another_one_though_it_has_more_records(topic, kafka):
+    reader = topic(columns=COLUMNS)
+    reader.write(put("c", 100, 1, "one"))
+    assert reader.pull() == 1
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([reader.name])[reader.name].result(120)
+    create(kafka.bootstrap, NewTopic(reader.name, 1))
+    reader.write(put("c", 110, 2, "two"), put("c", 120, 3, "three"))
+    with pytest.raises(OffsetsLost, match=f"{reader.name} was created again"):
+        reader.pull()
 
 
 # --- events that come again -----------------------------------------------------------------------

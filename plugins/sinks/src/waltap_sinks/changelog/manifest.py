@@ -171,6 +171,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offsets: dict[str, dict[int, tuple[int, int, int]]] = {}
     # The offsets of its newest first snapshot, if there are later ones.
     reads: dict[str, dict[int, int]] = {}
+    # Topic → its id at the broker.
+    topic_ids: dict[str, str] = {}
     # The file that it was read from; not written.
     path: str = ""
 

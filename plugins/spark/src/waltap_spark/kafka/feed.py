@@ -62,6 +62,7 @@ class KafkaFeed:
         self._log_position, self._bucket = NOTHING, ""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         self._taken: dict[Place, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._reached: dict[Place, Reached] = {}
         self._absent = frozenset[str]()
 
@@ -92,6 +93,7 @@ class KafkaFeed:
         self._store.unlock()
 
     def _take(self, manifest: Manifest) -> None:
+        self._topic_ids |= manifest.topic_ids
         for topic, partitions in manifest.offsets.items():
             for partition, (offset, commit, lsn) in partitions.items():
                 self._taken[topic, partition] = offset
@@ -109,7 +111,9 @@ class KafkaFeed:
         """
         at_a_time = self._topics.records
         while True:
-            what = offered(self._spark, self._topics, self._taken, records=at_a_time)
+            what = offered(
+                self._spark, self._topics, self._taken, self._topic_ids, records=at_a_time
+            )
             self._log_absent(what.ends)
             if not what.ranges:
                 return None
@@ -119,6 +123,7 @@ class KafkaFeed:
                 ends = what.ends | {place: each.stop for place, each in what.ranges.items()}
                 ends |= events.hold_back(what.unfinished)
                 if any(ends[place] > each.start for place, each in what.ranges.items()):
+                    self._topic_ids |= what.topic_ids
                     return self._pulled(events, ends)
             if not what.unfinished:
                 return None
@@ -248,6 +253,7 @@ class KafkaFeed:
             tables=tuple(entries),
             offsets=offsets,
             reads=reads,
+            topic_ids=self._topic_ids,
         )
 
     def _written(

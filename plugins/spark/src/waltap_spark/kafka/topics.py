@@ -69,6 +69,8 @@ class AvailableRanges:
     ends: dict[Place, int]
     # Topics with several partitions.
     spread: frozenset[str]
+    # Topic → its id: one that was deleted and created again has another.
+    topic_ids: dict[str, str]
 
     @property
     def unfinished(self) -> frozenset[Place]:
@@ -79,15 +81,23 @@ class AvailableRanges:
 
 
 def offered(
-    spark: SparkSession, topics: KafkaTopics, taken: Mapping[Place, int], *, records: int
+    spark: SparkSession,
+    topics: KafkaTopics,
+    taken: Mapping[Place, int],
+    topic_ids: Mapping[str, str],
+    *,
+    records: int,
 ) -> AvailableRanges:
     """Return the new records, up to ``records`` of each partition.
 
-    ``taken`` has the next offset of each partition.
+    ``taken`` has the next offset of each partition, ``topic_ids`` the topics that they are of.
 
     Raises: TopicsUnreadable, OffsetsLost.
     """
-    first, last = _bounds(spark, topics)
+    first, last, ids = _bounds(spark, topics)
+    for name in topic_ids.keys() & ids.keys():
+        if ids[name] != topic_ids[name]:
+            raise OffsetsLost(f"{name} was created again: its first records may not be taken")
     found = {}
     for place, end in last.items():
         start = taken.get(place, first[place])
@@ -104,11 +114,13 @@ def offered(
         if place[0] in topics.topics and place not in last:
             raise OffsetsLost(f"{place[0]} no longer has partition {place[1]}")
     spread = frozenset(topic for topic, partition in last if partition > 0)
-    return AvailableRanges(found, last, spread)
+    return AvailableRanges(found, last, spread, ids)
 
 
-def _bounds(spark: SparkSession, topics: KafkaTopics) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Return the first offset of every partition, and its end."""
+def _bounds(
+    spark: SparkSession, topics: KafkaTopics
+) -> tuple[dict[Place, int], dict[Place, int], dict[str, str]]:
+    """Return the first offset of every partition, its end, and the ids of topics."""
     # Spark's source has no Python call for offsets; its Kafka client is in the session's JVM.
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -124,10 +136,16 @@ def _bounds(spark: SparkSession, topics: KafkaTopics) -> tuple[dict[Place, int],
     except Py4JJavaError as error:
         raise TopicsUnreadable(f"no consumer: {error.java_exception}") from error
     try:
-        places = jvm.java.util.ArrayList()
+        places, names = jvm.java.util.ArrayList(), jvm.java.util.HashSet()
         for topic in topics.topics:
             for each in consumer.partitionsFor(topic) or ():
                 places.add(kafka.common.TopicPartition(topic, each.partition()))
+                names.add(topic)
+        admin = kafka.clients.admin.AdminClient.create(settings)
+        try:
+            described = admin.describeTopics(names).allTopicNames().get()
+        finally:
+            admin.close()
         bounds = consumer.beginningOffsets(places), consumer.endOffsets(places)
         first, last = (
             {(place.topic(), place.partition()): int(found.get(place)) for place in places}
@@ -137,7 +155,7 @@ def _bounds(spark: SparkSession, topics: KafkaTopics) -> tuple[dict[Place, int],
         raise TopicsUnreadable(f"{topics.bootstrap}: {error.java_exception}") from error
     finally:
         consumer.close()
-    return first, last
+    return first, last, {name: str(described[name].topicId()) for name in described}
 
 
 def _consumer(topics: KafkaTopics) -> dict[str, str]:
