@@ -46,7 +46,7 @@ class SqlApplier:
         properties: SqlProperties,
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
-        self._rows = RowWriter(target)
+        self.rows = RowWriter(target)
         self._properties = properties
         self._inserts_only = properties.mode == "insert"
         self._net_changes: dict[TargetName, NetChanges] = {}
@@ -56,17 +56,9 @@ class SqlApplier:
         self._unsure: dict[TargetName, int] = {}
         # Old rows are deleted before others may take their unique values.
         self.replaces = False
-        # The table of the last statement, for messages.
-        self.at: BoundTable | None = None
-        # None if no table has a history.
-        self.history: HistoryWriter | None = None
-        if properties.history != "none" and types is not None:
-            self.history = HistoryWriter(
-                target, tables, shapes, types, properties, self.waiting, self._is_at
-            )
-
-    def _is_at(self, table: BoundTable) -> None:
-        self.at = table
+        self.history = HistoryWriter(
+            target, tables, shapes, types, properties, self.waiting, self.rows
+        )
 
     def forget(self) -> None:
         """Drop unwritten changes after the transaction was undone."""
@@ -74,8 +66,7 @@ class SqlApplier:
         self.waiting.clear()
         for net in self._net_changes.values():
             net.clear()
-        if self.history is not None:
-            self.history.forget()
+        self.history.forget()
 
     def distrust(self) -> None:
         """Insert by upserts for some batches.
@@ -142,21 +133,16 @@ class SqlApplier:
                 found.update(dict.fromkeys(shapes))
         needed: list[TargetShape] = []
         for shape in found:
-            versions = None if self.history is None else self.history.of(shape)
+            versions = self.history.of(shape)
             if versions is not None:
                 needed.append(versions)
-            if not self._is_history_only(shape):
+            if not self.history.replaces(shape):
                 needed.append(shape)
         return [shape for shape in needed if not self._tables.is_bound(shape)]
 
-    def _is_history_only(self, shape: TargetShape) -> bool:
-        """Return whether the table's history replaces it."""
-        return self.history is not None and self.history.replaces(shape)
-
     def add(self, part: TransactionPart) -> None:
         self._add(part.changes, part.commit_ts)
-        if self.history is not None:
-            self.history.add(part)
+        self.history.add(part)
         if part.complete and self.waiting:
             self._resolve(self.waiting)
 
@@ -172,7 +158,7 @@ class SqlApplier:
             resolved = self.waiting.resolved(shape, None if ended else partial(self._held, shape))
             if not isinstance(shape, HistoryShape):
                 self._changes_of(shape).resolve(resolved)
-            elif self.history is not None:
+            else:
                 self.history.resolve(shape, resolved)
 
     def _held(self, shape: TargetShape, keys: Sequence[Any]) -> Sequence[Any]:
@@ -193,7 +179,7 @@ class SqlApplier:
                         self._truncate(change)  # type: ignore[arg-type]
                 continue
             shape = self._shapes.of(relation)
-            if shape is None or self._is_history_only(shape):
+            if shape is None or self.history.replaces(shape):
                 continue
             if kind is INSERTS:
                 if isinstance(run, InsertBlock):
@@ -292,44 +278,44 @@ class SqlApplier:
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
         self._write()
-        table = self.at = self._tables.of(shape)
+        table = self.rows.at = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key_of is not None:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
             # A row that the source deleted may have the new key; the target can equate both keys.
             # Where the key is deferrable, that row may live.
             if table.soft or (not shape.deferrable and self._target.holding(table, [old, new]) > 1):
                 self._target.change_keys(table, [new], where=where)
-        self._rows.move(table, old, row)
+        self.rows.move(table, old, row)
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
         self._write()
-        table = self.at = self._tables.of(shape)
+        table = self.rows.at = self._tables.of(shape)
         for change in run:
             if isinstance(change, Update):
                 before, row, _old = shape.plan.update(change)
                 if before is None:
                     continue  # the old row is unknown
-                self._rows.delete_row(table, before)
-                self._rows.insert(table, [row])
+                self.rows.delete_row(table, before)
+                self.rows.insert(table, [row])
             elif isinstance(change, Delete) and self._properties.delete_mode != "ignore":
                 images = shape.plan.delete(change)
                 if images is not None:
-                    self._rows.delete_row(table, images[0])
+                    self.rows.delete_row(table, images[0])
 
     def _truncate(self, change: Truncate) -> None:
         if self._inserts_only or self._properties.truncate == "skip":
             return
         found = (self._shapes.of(relation) for relation in change.relations)
-        shapes = [s for s in found if s is not None and not self._is_history_only(s)]
+        shapes = [s for s in found if s is not None and not self.history.replaces(s)]
         self._write()
         if not shapes:
             return
         for shape in shapes:
             self.waiting.pop(shape, None)
         tables = [self._tables.of(shape) for shape in shapes]
-        self.at = tables[0]
+        self.rows.at = tables[0]
         as_sent = self._properties.truncate == "as_sent"
-        self._rows.truncate(
+        self.rows.truncate(
             tables, cascade=as_sent and change.cascade, restart=as_sent and change.restart_identity
         )
 
@@ -338,9 +324,8 @@ class SqlApplier:
 
         They may exist in the target.
         """
-        if self.history is not None:
-            self.history.read(shape, rows, cause)
-        if self._is_history_only(shape):
+        self.history.read(shape, rows, cause)
+        if self.history.replaces(shape):
             return
         if shape.key_of is None:
             self._append(shape, rows)
@@ -353,24 +338,19 @@ class SqlApplier:
 
     def load(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
         """Insert rows of a snapshot into an emptied table."""
-        if self.history is not None:
-            self.history.load(shape, rows, cause)
-        if self._is_history_only(shape):
-            return
-        self.at = self._tables.of(shape)
-        self._rows.insert(self.at, rows)
+        self.history.load(shape, rows, cause)
+        if not self.history.replaces(shape):
+            table = self.rows.at = self._tables.of(shape)
+            self.rows.insert(table, rows)
 
     def empty(self, shape: TargetShape, ts: int) -> None:
         """Delete every row; in the history the rows end at ``ts``."""
-        if self.history is not None:
-            self.history.bind(shape)
-            if not self._is_history_only(shape):
-                self._tables.renewed(shape)
-            self.history.empty(shape, ts)
-        if self._is_history_only(shape):
-            return
-        self.at = self._tables.renewed(shape)
-        self._rows.delete_all(self.at)
+        self.history.bind(shape)
+        table = None if self.history.replaces(shape) else self._tables.renewed(shape)
+        self.history.empty(shape, ts)
+        if table is not None:
+            self.rows.at = table
+            self.rows.delete_all(table)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -391,28 +371,27 @@ class SqlApplier:
             for table in order:
                 step(table, by_table[table])
         for shape, rows in self._appended.items():
-            self.at = self._tables.of(shape)
-            self._rows.insert(self.at, rows)
+            table = self.rows.at = self._tables.of(shape)
+            self.rows.insert(table, rows)
         for net in by_table.values():
             net.clear()
         self._appended = {}
-        if self.history is not None:
-            self.history.apply()
+        self.history.apply()
 
     def _gone(self, table: BoundTable, net: NetChanges) -> None:
         if not net.gone:
             return
-        self.at = table
+        self.rows.at = table
         keys, due = list(net.gone), len(net.gone) - len(net.brief)
         if table.soft is None:
-            self._rows.delete(table, keys, due)
+            self.rows.delete(table, keys, due)
         else:
-            self._rows.mark_deleted(table, keys, list(net.gone.values()), due)
+            self.rows.mark_deleted(table, keys, list(net.gone.values()), due)
 
     def _puts(self, table: BoundTable, net: NetChanges) -> None:
         if not net.puts:
             return
-        self.at = table
+        self.rows.at = table
         complete: list[Tuple] = []
         partial: dict[tuple[int, ...], list[Tuple]] = {}
         for row in net.puts.values():
@@ -425,19 +404,19 @@ class SqlApplier:
             assert net.shape.key_of is not None
             self._target.change_keys(table, list(map(net.shape.key_of, complete)))
         for rows in partial.values():
-            self._rows.update(table, net.shape.sent(rows[0]), rows)
+            self.rows.update(table, net.shape.sent(rows[0]), rows)
         if complete:
-            self._rows.upsert(table, complete)
+            self.rows.upsert(table, complete)
 
     def _fresh(self, table: BoundTable, net: NetChanges) -> None:
         rows = net.inserted()
         if not rows:
             return
-        self.at = table
+        self.rows.at = table
         name = net.shape.name
         if self._inserts_only:
-            self._rows.upsert(table, rows, keep=True)
+            self.rows.upsert(table, rows, keep=True)
         elif name in self._unsure or table.soft is not None:  # a soft-deleted row may return
-            self._rows.upsert(table, rows)
+            self.rows.upsert(table, rows)
         else:
-            self._rows.insert(table, rows)
+            self.rows.insert(table, rows)

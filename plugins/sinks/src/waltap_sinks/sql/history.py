@@ -1,6 +1,6 @@
 """Write versions of rows with their validity and cause."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -50,15 +50,15 @@ class HistoryWriter:
         target: SqlTarget,
         tables: TargetTables,
         shapes: TargetShapes,
-        types: TypeMapper,
+        types: TypeMapper | None,
         properties: SqlProperties,
         waiting: WaitingRows,
-        on_table: Callable[[BoundTable], None],
+        rows: RowWriter,
     ) -> None:
         self._target, self._tables, self._shapes = target, tables, shapes
-        self._types, self._properties, self._on_table = types, properties, on_table
-        self._rows = RowWriter(target)
+        self._types, self._properties, self._rows = types, properties, rows
         self._matches = NameMatcher(properties.history_tables)
+        self._has_any = properties.history != "none"
         self._logs: dict[TargetName, HistoryChanges] = {}
         self._waiting = waiting
         self._loading: dict[TargetName, tuple[HistoryShape, int]] = {}
@@ -72,7 +72,9 @@ class HistoryWriter:
         Raises: SqlHistoryColumnTaken.
         """
         if shape.history is None:
-            has_history = not self._properties.history_tables or bool(self._matches(shape.source))
+            assert self._types is not None
+            matches = not self._properties.history_tables or self._matches(shape.source)
+            has_history = self._has_any and bool(matches)
             shape.history = has_history and HistoryShape(shape, self._types, self._properties)
         found: HistoryShape | None = shape.history or None
         return found
@@ -115,6 +117,8 @@ class HistoryWriter:
                 log.begin(key, version)
 
     def add(self, part: TransactionPart) -> None:
+        if not self._has_any:
+            return
         cause = VersionCause(part.commit_lsn, part.commit_ts, part.xid)
         numbers = iter(part.numbers())
         for kind, relation, run in runs(part.changes):
@@ -366,6 +370,5 @@ class HistoryWriter:
         return {self._valid_to(table): None, self._current(table): "FALSE"}
 
     def _bound(self, shape: HistoryShape) -> BoundTable:
-        table = self._tables.of(shape)
-        self._on_table(table)
+        table = self._rows.at = self._tables.of(shape)
         return table

@@ -23,12 +23,14 @@ class RowWriter:
 
     def __init__(self, target: SqlTarget) -> None:
         self._target = target
+        # The table of the last statement, for messages.
+        self.at: BoundTable | None = None
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> None:
         if self._target.insert(table, rows) >= len(rows):
             return
         if not (table.shape.key and table.shape.unique):
-            self._ignored(table, "INSERT", "")
+            self.refuse(table, "INSERT")
         self.require(table, self._keys(table, rows), "INSERT", there=True)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> None:
@@ -81,7 +83,7 @@ class RowWriter:
 
     def delete_row(self, table: BoundTable, row: Tuple) -> None:
         if not self._target.change_row(table, table.shape, row):
-            self._ignored(table, "DELETE", "")
+            self.refuse(table, "DELETE")
 
     def delete_all(self, table: BoundTable) -> None:
         self._target.delete_all(table)
@@ -98,12 +100,20 @@ class RowWriter:
         """Check that no row meets the SQL ``where``."""
         condition = f" WHERE {where}" if where else ""
         if self._target.run(f"SELECT 1 FROM {table.quoted}{condition} LIMIT 1"):
-            self._ignored(table, verb, "")
+            self.refuse(table, verb)
 
     def refuse(self, table: BoundTable, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
         """Raise the error for an ignored statement. A single key is named."""
-        key = self._key_text(table, keys[0]) if len(keys) == 1 else ""
-        self._ignored(table, verb, key)
+        row = f"the row {self._key_text(table, keys[0])}" if len(keys) == 1 else "rows"
+        name = table.shape.name
+        found = [each for each in self._target.obstacles(name) if verb in each.verbs]
+        reasons = ", ".join(each.problem for each in found)
+        raise SqlChangeIgnored(
+            f"{name} took the {verb} of {row}, and did nothing"
+            + (f" ({reasons})" if reasons else ""),
+            statement="; ".join(each.statement for each in found)
+            or f"see which triggers and rules {name} has",
+        )
 
     def _keys(self, table: BoundTable, rows: Sequence[Tuple]) -> list[Any]:
         assert table.shape.key_of is not None
@@ -121,7 +131,7 @@ class RowWriter:
             return self._target.holding(table, some, where) == (len(some) if there else 0)
 
         if not right(keys):
-            self._ignored(table, verb, self._key_text(table, _first(keys, right)))
+            self.refuse(table, verb, [_first(keys, right)])
 
     def _refuse_first(
         self, table: BoundTable, rows: Sequence[Tuple], write: Callable[[Sequence[Tuple]], int]
@@ -129,25 +139,13 @@ class RowWriter:
         """Raise the first ignored row's error, to undo all."""
         # Written again in halves: savepoints are not needed, as the caller undoes everything.
         row = _first(rows, lambda some: write(some) >= len(some))
-        self._ignored(table, "UPDATE", self._key_text(table, self._keys(table, [row])[0]))
+        self.refuse(table, "UPDATE", self._keys(table, [row]))
 
     def _key_text(self, table: BoundTable, key: Any) -> str:
         shape = table.shape
         columns = zip(shape.key, shape.keys([key]), strict=True)
         text = ", ".join(f"{c.name}={shape.values(c, values)[0]!s}" for c, values in columns)
         return text if len(text) <= LONGEST_KEY else f"{text[:LONGEST_KEY]}…"
-
-    def _ignored(self, table: BoundTable, verb: str, key: str) -> NoReturn:
-        row = f"the row {key}" if key else "rows"
-        name = table.shape.name
-        found = [each for each in self._target.obstacles(name) if verb in each.verbs]
-        reasons = ", ".join(each.problem for each in found)
-        raise SqlChangeIgnored(
-            f"{name} took the {verb} of {row}, and did nothing"
-            + (f" ({reasons})" if reasons else ""),
-            statement="; ".join(each.statement for each in found)
-            or f"see which triggers and rules {name} has",
-        )
 
 
 def certainly_ignored(target: SqlTarget, name: TargetName) -> SinkError | None:

@@ -235,8 +235,7 @@ class SqlSink(Sink):
         try:
             self._finish()  # its commit must not mark dead letters of this batch as redelivered
             self._redelivers = batch.redelivers
-            if self._applier.history is not None:
-                self._applier.history.doubtful = bool(batch.redelivers) or self._context.tolerant
+            self._applier.history.doubtful = bool(batch.redelivers) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
             if batch.redelivers:
                 self._metadata.make_dead_letters()
@@ -439,8 +438,7 @@ class SqlSink(Sink):
                 self._reset(None)
                 self._tables.rebuild()
                 self._snapshot = True
-                if self._applier.history is not None:
-                    self._applier.history.opens_snapshot()
+                self._applier.history.opens_snapshot()
             elif not self._snapshot:
                 raise SqlTransactionGap(
                     f"a snapshot continues in {part.relation.name} without its start"
@@ -455,8 +453,7 @@ class SqlSink(Sink):
                 self._load(part)
         # The empty batch after the last table ends the snapshot, and only then is it committed.
         if not batch.parts:
-            if self._applier.history is not None:
-                self._applier.history.ends_snapshot()
+            self._applier.history.ends_snapshot()
             self._commit(batch.position)
 
     def _empty(self, part: SnapshotRows) -> None:
@@ -692,5 +689,5 @@ class SqlSink(Sink):
             raise error
         position = where or ("the start" if self._stored is None else str(self._stored))
         return self._target.failure(
-            error, table=self._applier.at, position=position, positions=self._metadata.name
+            error, table=self._applier.rows.at, position=position, positions=self._metadata.name
         )

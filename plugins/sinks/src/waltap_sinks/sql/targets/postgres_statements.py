@@ -8,7 +8,6 @@ from waltap.base.text import escaped
 from waltap.changes.arrow.column import string_array
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap_sinks.sql.shape import TargetShape
 from waltap_sinks.sql.targets.target import BoundColumn, BoundTable, assignments
 
 # Up to this number of values Python joins them faster than pyarrow.
@@ -167,21 +166,3 @@ def texts(
         ]
     by_index = list(zip(*rows, strict=True))
     return [table.shape.values(column.source, by_index[column.source.index]) for column in columns]
-
-
-def equal_tests(
-    shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
-) -> tuple[list[str], list[Any]]:
-    """Return conditions that ``columns`` equal ``row``, and their parameters.
-
-    NULL equals NULL. Types of extensions and users compare by their text.
-    """
-    tests, values = list[str](), list[Any]()
-    for column in columns:
-        name, cast = sql_name(column), cast_to(column)
-        kind = column.existing.bare.removesuffix("[]")
-        if kind in WITHOUT_EQUALITY or "." in kind:
-            name, cast = f"{name}::text", "text"
-        tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
-        values += shape.values(column.source, [row[column.source.index]])
-    return tests, values

@@ -35,10 +35,10 @@ from waltap_sinks.sql.errors import (
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape, with_suffix
 from waltap_sinks.sql.targets.postgres_statements import (
+    WITHOUT_EQUALITY,
     array_literal,
     cast_to,
     copy_lines,
-    equal_tests,
     equals,
     insert_statement,
     key_literals,
@@ -645,8 +645,19 @@ class PostgresTarget(SqlTarget):
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
     ) -> tuple[list[str], list[Any]]:
-        sent = [c for c in columns if not isinstance(row[c.source.index], MissingValue)]
-        return equal_tests(shape, sent, row)
+        tests, values = list[str](), list[Any]()
+        for column in columns:
+            value = row[column.source.index]
+            if isinstance(value, MissingValue):
+                continue
+            name, cast = sql_name(column), cast_to(column)
+            kind = column.existing.bare.removesuffix("[]")
+            # Types of extensions and users compare by their text.
+            if kind in WITHOUT_EQUALITY or "." in kind:
+                name, cast = f"{name}::text", "text"
+            tests.append(f"{name} IS NOT DISTINCT FROM %s::{cast}")
+            values += shape.values(column.source, [value])
+        return tests, values
 
     def one_row(self, table: str, tests: str) -> str:
         alike = f"SELECT tableoid, ctid FROM {table} WHERE {tests} LIMIT 1"
