@@ -29,7 +29,7 @@ from waltap.errors import ConfigurationError, RetryVerdict
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.properties import HttpProperties
-from waltap_sinks.http.requests import packer, shards_of
+from waltap_sinks.http.requests import HttpRequest, packer, shards_of
 from waltap_sinks.http.sink import ClientCredentials, HttpRefused, HttpSink, HttpUnavailable
 
 RECORDS = [
@@ -48,6 +48,10 @@ some_records = st.lists(
 )
 
 
+def packed(records: list[Record], **properties: object) -> Iterator[HttpRequest]:
+    return packer(HttpProperties.model_validate({"url": "http://receiver", **properties}))(records)
+
+
 @given(some_records, st.integers(1, 8))
 def test_records_of_a_key_stay_in_order(records, count):
     shared = shards_of(records, count)
@@ -61,34 +65,36 @@ def test_records_of_a_key_stay_in_order(records, count):
 
 @given(some_records, st.integers(1, 5), st.integers(1, 200))
 def test_bodies_hold_every_record_once(records, most, size):
-    array = packer("array", most=most, most_bytes=size, tombstones=True)
-    lines = packer("lines", most=most, most_bytes=size, tombstones=True)
-    requests = list(array(records))
+    limits = {"batch.size": most, "batch.max.bytes": size, "tombstones": True}
+    requests = list(packed(records, body="array", **limits))
     found = [item for request in requests for item in json.loads(request.body)]
     assert [item["topic"] for item in found] == [record.topic for record in records]
     assert sum(len(request.held) for request in requests) == len(records)
     assert all(len(request.held) <= most for request in requests)
     assert all(len(r.held) == 1 or len(r.body) <= size + 2 for r in requests)
-    again = [json.loads(text) for r in lines(records) for text in r.body.splitlines()]
+    again = [
+        json.loads(text)
+        for r in packed(records, body="lines", **limits)
+        for text in r.body.splitlines()
+    ]
     assert again == found
 
 
 @pytest.mark.parametrize("body", ["record", "array", "lines", "cloudevents"])
 def test_tombstones_are_left_out_unless_they_are_wanted(body):
-    pack = packer(body, most=10, most_bytes=1000)
-    assert sum(len(request.held) for request in pack(RECORDS)) == 2
+    assert sum(len(request.held) for request in packed(RECORDS, body=body)) == 2
 
 
 def test_headers_survive_as_base64():
-    pack = packer("record", most=1, most_bytes=1, prefix="X-")
-    (request,) = pack([Record("täble", "ü\n".encode(), b"{}")])
+    record = Record("täble", "ü\n".encode(), b"{}")
+    (request,) = packed([record], **{"headers.prefix": "X-"})
     assert base64.b64decode(request.headers["X-KEY"]).decode() == "ü\n"
     assert request.headers["X-TOPIC"] == "t%C3%A4ble"
 
 
 def test_binary_cloud_events_have_the_names_of_http():
     headers = (("ce_id", b'"7"'), ("content-type", b'"application/json"'), ("ce_type", b"x"))
-    (request,) = packer("record", most=1, most_bytes=1)([Record("t", None, b"{}", headers)])
+    (request,) = packed([Record("t", None, b"{}", headers)])
     assert request.headers["ce-id"] == "7"
     assert request.headers["ce-type"] == "x"
     assert request.headers["Content-Type"] == "application/json"

@@ -10,6 +10,7 @@ import msgspec
 
 from waltap.changes.events.event import Header, Record
 from waltap.encoders.json.lines import JsonLines
+from waltap_sinks.http.properties import HttpProperties
 
 JSON: Final = "application/json"
 # The prefix of headers in Kafka's binding of CloudEvents; the HTTP binding has a dash.
@@ -44,21 +45,12 @@ def shards_of(records: Iterable[Record], count: int) -> list[list[Record]]:
     return [shard for shard in shared if shard]
 
 
-def packer(
-    body: str,
-    *,
-    most: int,
-    most_bytes: int,
-    prefix: str = "",
-    encode: bool = True,
-    tombstones: bool = False,
-) -> Pack:
-    """Return the conversion of records to requests, in order.
-
-    The arguments are properties of the sink.
-    """
+def packer(properties: HttpProperties) -> Pack:
+    """Return the conversion of records to requests, in order."""
+    body, tombstones = properties.body, properties.tombstones
+    most, most_bytes = properties.batch_records, properties.batch_bytes
     if body == "record":
-        return lambda records: _singles(records, prefix, encode=encode, tombstones=tombstones)
+        return lambda records: _singles(records, properties)
     line = JsonLines().line
     begin, between, end, kind = b"[", b",", b"]", JSON
     if body == "lines":
@@ -95,11 +87,10 @@ def packer(
     return many
 
 
-def _singles(
-    records: Iterable[Record], prefix: str, *, encode: bool, tombstones: bool
-) -> Iterator[HttpRequest]:
+def _singles(records: Iterable[Record], properties: HttpProperties) -> Iterator[HttpRequest]:
+    prefix, encode = properties.prefix, properties.encode
     for record in records:
-        if record.value is None and not tombstones:
+        if record.value is None and not properties.tombstones:
             continue
         headers = {"Content-Type": JSON, f"{prefix}TOPIC": _plain(record.topic)}
         if record.key is not None:

@@ -122,14 +122,7 @@ class HttpSink(Sink):
             resumes_snapshots=True,
         )
         self._location = host_of(properties.url)
-        self._pack = packer(
-            properties.body,
-            most=properties.batch_records,
-            most_bytes=properties.batch_bytes,
-            prefix=properties.prefix,
-            encode=properties.encode,
-            tombstones=properties.tombstones,
-        )
+        self._pack = packer(properties)
         self._signature: WebhookSignature | None = None
         self._client: HttpClient | None = None
         self._credentials: ClientCredentials | None = None
