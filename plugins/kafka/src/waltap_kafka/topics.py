@@ -4,9 +4,8 @@ The rules of creation are Kafka Connect's.
 """
 
 import logging
-import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -33,46 +32,26 @@ DEFAULT: Final = "default"
 NOT_SETTINGS: Final = frozenset({"include", "exclude", "partitions", "replication.factor"})
 
 
-class TopicRules:
-    """Choose the settings of a new topic. The first group that matches decides."""
-
-    def __init__(self, properties: KafkaSinkProperties) -> None:
-        self._groups = [
-            (
-                _patterns(settings.get("include", "")),
-                _patterns(settings.get("exclude", "")),
-                settings,
-            )
-            for settings in map(properties.settings_of, properties.creation_groups)
-        ]
-        self._default = properties.settings_of(DEFAULT)
-        # Groups inherit these of the default's settings.
-        names = {"partitions", "replication.factor"} & self._default.keys()
-        self._inherited = {name: self._default[name] for name in names}
-
-    def new_topic(self, name: str) -> NewTopic:
-        chosen = self._default
-        for include, exclude, settings in self._groups:
-            if _fits(name, include) and not _fits(name, exclude):
-                chosen = {**self._inherited, **settings}
-                break
-        return NewTopic(
-            name,
-            # -1 leaves the number to the broker.
-            num_partitions=int(chosen.get("partitions", "-1")),
-            replication_factor=int(chosen.get("replication.factor", "-1")),
-            config={key: value for key, value in chosen.items() if key not in NOT_SETTINGS},
-        )
+def _new_topic(name: str, properties: KafkaSinkProperties) -> NewTopic:
+    """Return the definition of a topic by the first group that matches."""
+    chosen = default = properties.settings_of(DEFAULT)
+    for settings in map(properties.settings_of, properties.creation_groups):
+        if _fits(name, settings.get("include")) and not _fits(name, settings.get("exclude")):
+            inherited = {"partitions", "replication.factor"} & default.keys()
+            chosen = {**{each: default[each] for each in inherited}, **settings}
+            break
+    return NewTopic(
+        name,
+        # -1 leaves the number to the broker.
+        num_partitions=int(chosen.get("partitions", "-1")),
+        replication_factor=int(chosen.get("replication.factor", "-1")),
+        config={key: value for key, value in chosen.items() if key not in NOT_SETTINGS},
+    )
 
 
-def _patterns(text: str) -> list[re.Pattern[str]]:
-    return [
-        java_pattern(each.strip(), ignore_case=False) for each in text.split(",") if each.strip()
-    ]
-
-
-def _fits(name: str, patterns: Collection[re.Pattern[str]]) -> bool:
-    return any(pattern.fullmatch(name) for pattern in patterns)
+def _fits(name: str, patterns: str | None) -> bool:
+    given = filter(None, map(str.strip, (patterns or "").split(",")))
+    return any(java_pattern(each, ignore_case=False).fullmatch(name) for each in given)
 
 
 class TopicCreator:
@@ -86,9 +65,9 @@ class TopicCreator:
         check_wait: Callable[[], None],
     ) -> None:
         """Take ``check_wait``, which raises if a wait for an answer must end."""
-        self._client, self._creates = client, properties.creation
+        self._client = client
         self._check_wait = check_wait
-        self._rules, self._refused = TopicRules(properties), refused
+        self._properties, self._refused = properties, refused
         self.known: set[str] = set()
         # The largest batch in bytes that a topic accepts, where the broker gives it.
         self.limits: dict[str, int] = {}
@@ -100,7 +79,7 @@ class TopicCreator:
         """
         if name in self.known:
             return
-        self.create(self._rules.new_topic(name))
+        self.create(_new_topic(name, self._properties))
         self._ask_limit(name)
         self.known.add(name)
 
@@ -112,7 +91,7 @@ class TopicCreator:
         name = topic.topic
         if self.exists(name):
             return
-        if not self._creates:
+        if not self._properties.creation:
             raise KafkaTopicMissing(
                 f"topic {name} does not exist, and topic.creation.enable is false", topic=name
             )

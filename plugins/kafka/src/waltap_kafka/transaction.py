@@ -41,12 +41,8 @@ class KafkaTransactions:
         self._producer, self._failures, self._context = producer, failures, context
         self._timeout_s = timeout_s
         self._begun: float | None = None
-        self._committed: Positions | None = None
+        self.committed: Positions | None = None
         self._warned = False
-
-    @property
-    def committed(self) -> Positions | None:
-        return self._committed
 
     @property
     def expired(self) -> bool:
@@ -72,7 +68,7 @@ class KafkaTransactions:
             self._producer.produce(name, None, failures.transactional_id.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)
             held = None
-        self._committed = held
+        self.committed = held
         return held
 
     def begin(self) -> None:
@@ -100,11 +96,11 @@ class KafkaTransactions:
         SinkError, StopRequested.
         """
         if self._begun is None:
-            return self._committed
+            return self.committed
         if not ends_transaction:
             # The rest of the timeout is left for the drain and the commit.
             if boot_seconds() - self._begun < self._timeout_s / 3:
-                return self._committed
+                return self.committed
             if not self._warned:
                 log.warning(
                     "a source transaction is too long for one Kafka transaction: consumers see it in "
@@ -113,7 +109,7 @@ class KafkaTransactions:
                 self._warned = True
         identity = self._failures.transactional_id
         drain()
-        if position or self._committed:
+        if position or self.committed:
             # A snapshot deletes the position from before it.
             value = encode(self._context.pipeline, position) if position else None
             self._producer.produce(
@@ -121,8 +117,8 @@ class KafkaTransactions:
             )
         self._context.may_write()
         self._until_done(self._producer.commit_transaction, None)
-        self._begun, self._committed = None, position or None
-        return self._committed
+        self._begun, self.committed = None, position or None
+        return self.committed
 
     def reason(self, error: KafkaError) -> KafkaError:
         """Return ``error``, or the one that ended the producer, which only this call has."""
