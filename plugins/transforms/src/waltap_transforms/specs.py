@@ -14,6 +14,7 @@ from waltap.encoders.format.record_transform import (
     RecordTransformContext,
 )
 from waltap.ports.specs import RecordTransformSpec
+from waltap_transforms.structs import is_envelope
 
 CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 # The places in a Java name where a word begins.
@@ -35,6 +36,14 @@ FilledList = Annotated[CommaList, BeforeValidator(_no_gaps)]
 def each(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
     """Return the transform that applies ``change`` to each record."""
     return lambda records: [change(record) for record in records]
+
+
+def each_event(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransform:
+    """Return the transform that applies ``change`` to each change event."""
+    return lambda records: [
+        record if record.value is None or not is_envelope(record) else change(record)
+        for record in records
+    ]
 
 
 def warnings(

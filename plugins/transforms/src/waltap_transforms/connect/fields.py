@@ -1,7 +1,6 @@
 """Transforms that add, rename, move or drop fields of keys and values."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from msgspec.structs import replace
@@ -163,38 +162,27 @@ class InsertFieldProperties(NullToDefault):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class _InsertedField:
-    """Describe one field to insert, and its source."""
-
-    name: str
-    optional: bool
-    # topic, partition, timestamp or static.
-    what: str
-
-    def field(self) -> Field:
-        kind, name, version = {
-            "topic": (ConnectKind.STRING, None, None),
-            "partition": (ConnectKind.INT32, None, None),
-            "timestamp": (ConnectKind.INT64, TIMESTAMP, 1),
-            "static": (ConnectKind.STRING, None, None),
-        }[self.what]
-        return Field(
-            self.name, Schema(kind=kind, optional=self.optional, name=name, version=version)
-        )
+# Source of a field → its schema.
+INSERTED = {
+    "topic": Schema(kind=ConnectKind.STRING),
+    "partition": Schema(kind=ConnectKind.INT32),
+    "timestamp": Schema(kind=ConnectKind.INT64, name=TIMESTAMP, version=1),
+    "static": Schema(kind=ConnectKind.STRING),
+}
 
 
 def _inserting(properties: InsertFieldProperties) -> Change:
     inserted = [
-        _InsertedField(name[:-1] if name[-1:] in ("?", "!") else name, name[-1:] != "!", what)
-        for what in ("topic", "partition", "timestamp", "static")
+        (what, Field(name.removesuffix(end), replace(schema, optional=end != "!")))
+        for what, schema in INSERTED.items()
         if (name := getattr(properties, what)) is not None
+        for end in [name[-1:] if name[-1:] in ("?", "!") else ""]
     ]
     static = properties.static_value
 
     def made(schema: Schema) -> tuple[Schema, Callable[[Row, ConnectRecord], Row]]:
         # `required_struct` refuses a new field that has the name of an existing one.
-        added = required_struct(schema, (*schema.fields, *(each.field() for each in inserted)))
+        added = required_struct(schema, (*schema.fields, *(field for _, field in inserted)))
         copy = copied(schema, with_defaults=properties.null_to_default)
         return added, lambda row, record: fill(copy(row), record)
 
@@ -205,11 +193,10 @@ def _inserting(properties: InsertFieldProperties) -> Change:
             "timestamp": record.timestamp,
             "static": static,
         }
-        for each in inserted:
-            value = values[each.what]
+        for what, field in inserted:
             # A missing key is null, so a null source needs no entry.
-            if value is not None:
-                row[each.name] = value
+            if values[what] is not None:
+                row[field.name] = values[what]
         return row
 
     return by_schema(INSERTS, made, lambda found, record: fill(dict(found), record))
@@ -337,7 +324,6 @@ def value_to_key(
         given = properties.null_to_default
         return key, projection((n, n, known[n].default if given else None) for n in names)
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def keyed(r: ConnectRecord) -> ConnectRecord:
@@ -383,7 +369,6 @@ def _naming(properties: SetSchemaMetadataProperties) -> Change:
             raise RecordUnfit(f"it names schemas of structs, and found {schema.kind.value}")
         return renamed, copied(schema, with_defaults=properties.null_to_default)
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
@@ -559,7 +544,6 @@ def _extracted(properties: ExtractFieldProperties) -> Change:
 
 def _hoisted(properties: HoistFieldProperties) -> Change:
     name = properties.field
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(
         lambda schema: Schema(kind=ConnectKind.STRUCT, fields=(Field(name, schema),))
     )

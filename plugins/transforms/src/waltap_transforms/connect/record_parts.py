@@ -48,19 +48,10 @@ def key_and_value(
 
     ``summary`` contains {record_part}, which becomes key or value.
     """
+    key, value = (summary.format(record_part=record_part) for record_part in ("key", "value"))
     return (
-        connect_spec(
-            f"{java}$Key",
-            summary.format(record_part="key"),
-            properties,
-            lambda given, _context: _on_keys(make(given)),
-        ),
-        connect_spec(
-            f"{java}$Value",
-            summary.format(record_part="value"),
-            properties,
-            lambda given, _context: _on_values(make(given)),
-        ),
+        connect_spec(f"{java}$Key", key, properties, lambda given, _: _on_keys(make(given))),
+        connect_spec(f"{java}$Value", value, properties, lambda given, _: _on_values(make(given))),
     )
 
 
@@ -100,7 +91,6 @@ def by_schema(
     ``made`` returns the new schema and the conversion of rows, once for each schema. ``plain`` converts
     maps without schema. ``purpose`` completes messages.
     """
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:

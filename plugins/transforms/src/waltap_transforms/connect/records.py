@@ -1,6 +1,7 @@
 """Transforms of headers and topics, and Filter, which drops records."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Self
 
 from msgspec.structs import replace
@@ -178,7 +179,6 @@ class _HeaderFrom:
         self._fields, self._headers = properties.fields, properties.headers
         self._moves, self._defaults = properties.operation == "move", properties.null_to_default
         self._purpose = f"{properties.operation} fields to headers from"
-        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._memory = SchemaMemory(self._made)
 
     def _made(self, schema: Schema) -> tuple[Schema, Project | None, Project, list[Schema]]:
@@ -222,22 +222,20 @@ class _HeaderFrom:
         return updated, struct if rest is None else rest(struct), added
 
 
-def _header_from(record_part: str) -> Callable[[Any, Any], RecordTransform]:
-    """Return the factory of HeaderFrom for ``record_part``, key or value."""
+def _header_from(
+    record_part: str, properties: HeaderFromProperties, _context: RecordTransformContext
+) -> RecordTransform:
+    """Return HeaderFrom for ``record_part``, key or value."""
+    header_from = _HeaderFrom(properties)
 
-    def make(properties: HeaderFromProperties, _context: RecordTransformContext) -> RecordTransform:
-        header_from = _HeaderFrom(properties)
+    def change(r: ConnectRecord) -> ConnectRecord:
+        schema, value, headers = header_from(
+            getattr(r, f"{record_part}_schema"), getattr(r, record_part)
+        )
+        new = {f"{record_part}_schema": schema, record_part: value}
+        return replace(r, headers=r.headers + headers, **new)
 
-        def change(r: ConnectRecord) -> ConnectRecord:
-            schema, value, headers = header_from(
-                getattr(r, f"{record_part}_schema"), getattr(r, record_part)
-            )
-            new = {f"{record_part}_schema": schema, record_part: value}
-            return replace(r, headers=r.headers + headers, **new)
-
-        return each(change)
-
-    return make
+    return each(change)
 
 
 def _drop_headers(
@@ -269,13 +267,13 @@ HEADERS = (
         "HeaderFrom$Key",
         "Moves or copies fields of the key to headers.",
         HeaderFromProperties,
-        _header_from("key"),
+        partial(_header_from, "key"),
     ),
     connect_spec(
         "HeaderFrom$Value",
         "Moves or copies fields of the value to headers.",
         HeaderFromProperties,
-        _header_from("value"),
+        partial(_header_from, "value"),
     ),
     connect_spec(
         "DropHeaders", "Takes headers from records.", DropHeadersProperties, _drop_headers

@@ -129,20 +129,13 @@ def _mask(field: Field, replacement: str | None) -> Callable[[], Any]:
         value = None if replacement is None else _replaced(schema, replacement)
     except ValueError as cause:
         problem = f"replacement cannot be a {schema.kind.value} of the field {field.name}: {cause}"
-        return _unfit(problem)
+        return _refusal(problem)
     if value is None:
         with_what = "" if replacement is None else " with a replacement"
-        return _unfit(
+        return _refusal(
             f"the field {field.name} of type {schema.kind.value} cannot be masked{with_what}"
         )
     return lambda: value
-
-
-def _unfit(problem: str) -> Callable[[], Any]:
-    def mask() -> Any:
-        raise RecordUnfit(problem)
-
-    return mask
 
 
 def _replaced(schema: Schema, text: str) -> Any:
@@ -349,7 +342,6 @@ def _converting(properties: TimestampConverterProperties) -> Change:
             default = convert_row(default)
         return replace(schema, fields=fields, default=default), convert_row
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
@@ -438,7 +430,6 @@ def _casting(properties: CastProperties) -> Change:
             return _cast_schema(schema, only, basics=schema), _caster(schema, only, "it")
         return _cast_struct(schema, targets, with_defaults=properties.null_to_default)
 
-    # Encoders find a schema by its object, so one source schema must always give the same object.
     memory = SchemaMemory(made)
 
     def change(_record: ConnectRecord, schema: Schema | None, value: Any) -> tuple[Any, Any]:
@@ -554,8 +545,8 @@ def _truth(value: Any) -> bool:
     return to_integer(value, 64) != 0
 
 
-def _refusal(problem: str) -> To:
-    def refuse(_value: Any) -> Any:
+def _refusal(problem: str) -> Callable[..., Any]:
+    def refuse(*_value: Any) -> Any:
         raise RecordUnfit(problem)
 
     return refuse

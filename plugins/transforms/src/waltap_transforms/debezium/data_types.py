@@ -21,7 +21,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.specs import debezium_spec, each
-from waltap_transforms.structs import converted, field_of, is_envelope
+from waltap_transforms.structs import StructMember, converted, field_of, is_envelope
 
 # Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 #
@@ -438,11 +438,10 @@ class RecordSize:
         """Return the values of ``row`` that may be cut."""
         columns = self._columns.of(schema, image) if row else ()
         found = {}
-        for name, default in columns:
-            value = row.get(name)
-            value = default if value is None else value
+        for column in columns:
+            value = column.of(row)
             if value is not None and _length(value) > self._of.min_field:
-                found[name] = value
+                found[column.name] = value
         return found
 
     def _measure(self, schema: Schema) -> Measure:
@@ -482,12 +481,12 @@ def _length(value: str | bytes) -> int:
     return len(value.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _long_columns(schema: Schema, image: str) -> tuple[tuple[str, Any], ...]:
-    """Return (name, default) of the columns of a row that can be cut."""
+def _long_columns(schema: Schema, image: str) -> tuple[StructMember, ...]:
+    """Return the columns of a row that can be cut."""
     row = field_of(schema, image)
     fields = () if row is None else row.schema.fields
     return tuple(
-        (each.name, each.schema.default)
+        StructMember(each.name, each.schema)
         for each in fields
         if each.schema.kind is ConnectKind.STRING
         # A part of a decimal or of a bit string would be another value. Debezium fails on them.

@@ -4,6 +4,7 @@ Each event gets the topic of its aggregate.
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
 from waltap_transforms.debezium.tracing import EventTracing
+from waltap_transforms.java.numbers import BLANKS
 from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import FilledList, debezium_spec, warnings
 from waltap_transforms.structs import StructMember, field_of, is_envelope, member
@@ -31,8 +33,6 @@ logger = logging.getLogger(__name__)
 
 # Expanded payloads and versions from rows would make the number of wrapper schemas unlimited.
 MAX_SCHEMAS = 10_000
-# Java's String.trim removes every character up to the blank.
-_BLANK = "".join(map(chr, range(33)))
 # Name of a schema → parts of a millisecond in which its columns count.
 _UNITS = {
     "io.debezium.time.Timestamp": 1,
@@ -190,8 +190,9 @@ class EventRouter:
     def __init__(self, properties: EventRouterProperties, context: RecordTransformContext) -> None:
         self._of = properties
         self._placements = placements(properties.additional)
+        # The payload is wrapped even if a table lacks all of these columns.
+        self._wraps = any(each.placement == "envelope" for each in self._placements)
         self._topic = replaced_by(properties.regex, properties.replacement)
-        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._outboxes = SchemaMemory(self._outbox)
         self._wrappers = BoundedDict[
             tuple[int, int, int | None], tuple[_OutboxTable, Schema, Schema]
@@ -254,7 +255,7 @@ class EventRouter:
         # Log compaction removes a key only if both the value and its schema are null.
         if self._of.tombstones and _empty(payload):
             schema = value = None
-        elif outbox.wrapped:
+        elif self._wraps:
             schema = self._wrapper(payload_schema, outbox, row, route)
             value = {"payload": payload}
             value |= {name: column.of(row) for name, column in outbox.envelope}
@@ -323,11 +324,7 @@ class EventRouter:
         """
         of = self._of
         row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
-        by_placement: dict[str, list[tuple[str, StructMember]]] = {
-            "header": [],
-            "envelope": [],
-            "partition": [],
-        }
+        by_placement = defaultdict[str, list[tuple[str, StructMember]]](list)
         for each in self._placements:
             if of.additional_missing == "ignore" and field_of(row, each.column) is None:
                 continue
@@ -352,8 +349,6 @@ class EventRouter:
             route=member(row, of.route_by, "route.by.field", ConnectKind.STRING),
             timestamp=timestamp,
             version=version,
-            # The payload is wrapped even if the table lacks all of these columns.
-            wrapped=any(each.placement == "envelope" for each in self._placements),
             headers=tuple(by_placement["header"]),
             envelope=tuple(by_placement["envelope"]),
             # The last of several columns for the partition wins.
@@ -373,8 +368,6 @@ class _OutboxTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     route: StructMember
     timestamp: StructMember | None
     version: StructMember | None
-    # Whether the payload is a field of a struct, beside the columns of `envelope`.
-    wrapped: bool
     # (new name, column) of the further columns in these two places.
     headers: tuple[tuple[str, StructMember], ...]
     envelope: tuple[tuple[str, StructMember], ...]
@@ -391,7 +384,7 @@ def _between(name: str | None, topic: str) -> str:
 
 def _empty(payload: Any) -> bool:
     """Return whether Java's ``toString().trim()`` of a payload is empty."""
-    return payload is None or (isinstance(payload, str) and not payload.strip(_BLANK))
+    return payload is None or (isinstance(payload, str) and not payload.strip(BLANKS))
 
 
 EVENT_ROUTER = debezium_spec(

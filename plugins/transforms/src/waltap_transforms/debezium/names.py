@@ -94,7 +94,6 @@ class _FieldNames:
 
     def __init__(self, properties: FieldNameProperties) -> None:
         self._rename = _renaming(properties)
-        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._structs = SchemaMemory(self._struct)
         self._values = SchemaMemory(self._value)
 

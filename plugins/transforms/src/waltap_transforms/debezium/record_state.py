@@ -15,7 +15,7 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.specs import debezium_spec, each
+from waltap_transforms.specs import debezium_spec, each_event
 from waltap_transforms.structs import (
     defaults_of,
     field_of,
@@ -49,8 +49,6 @@ class ExtractChangedRecordState:
         self._names = SchemaMemory(_names)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        if record.value is None or not is_envelope(record):
-            return record
         assert record.value_schema is not None
         # Other events, and updates without an old row, get empty lists, as in Debezium.
         changed, unchanged = _split_by_change(record.value, self._names.of(record.value_schema))
@@ -103,12 +101,12 @@ CHANGED_FIELDS = debezium_spec(
     "ExtractChangedRecordState",
     "Writes headers with the names of the columns that an update changed, or did not.",
     ExtractChangedRecordStateProperties,
-    lambda properties, _context: each(ExtractChangedRecordState(properties)),
+    lambda properties, _context: each_event(ExtractChangedRecordState(properties)),
 )
 
 
 def _inserted(record: ConnectRecord) -> ConnectRecord:
-    if record.value is None or not is_envelope(record) or record.value.get("op") != "r":
+    if record.value.get("op") != "r":
         return record
     return msgspec.structs.replace(record, value={**record.value, "op": "c"})
 
@@ -117,7 +115,7 @@ READ_TO_INSERT = debezium_spec(
     "ReadToInsertEvent",
     "Makes inserts of the rows of snapshots.",
     None,
-    lambda _properties, _context: each(_inserted),
+    lambda _properties, _context: each_event(_inserted),
     name="read-to-insert",
     package="io.debezium.connector.mysql.transforms",
 )
@@ -341,7 +339,6 @@ class ExtractNewRecordState:
         self._on_tombstones: tuple[ConnectHeader, ...] = tuple(
             (each.name, _TEXT, "d") for each in self._headers if each.field == "op"
         )
-        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._plans = SchemaMemory(self._plan)
         self._drop = None
         header = properties.drop_fields_header

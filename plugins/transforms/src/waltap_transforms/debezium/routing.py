@@ -20,9 +20,10 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap_transforms.java.hashes import java_hash, murmur_hash
 from waltap_transforms.java.patterns import replaced_by
-from waltap_transforms.specs import FilledList, debezium_spec, each, warnings
+from waltap_transforms.specs import FilledList, debezium_spec, each, each_event, warnings
 from waltap_transforms.structs import (
     Defaults,
+    StructMember,
     defaults_of,
     field_of,
     filled,
@@ -111,10 +112,7 @@ class ByLogicalTableRouter:
         self._keys = SchemaMemory(self._key_schema, most=MAX_TOPICS)
         self._values = SchemaMemory(self._made, most=MAX_TOPICS)
 
-    def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
-        return [self._routed(record) for record in records]
-
-    def _routed(self, record: ConnectRecord) -> ConnectRecord:
+    def __call__(self, record: ConnectRecord) -> ConnectRecord:
         topic = self._topic(record.topic)
         # The pattern does not match, or the new name is empty: Debezium keeps the topic in both cases.
         if not topic:
@@ -174,7 +172,7 @@ LOGICAL_TABLE_ROUTER = debezium_spec(
     "ByLogicalTableRouter",
     "Gives records of several tables one topic, with a field in their keys that names the table.",
     ByLogicalTableRouterProperties,
-    lambda properties, _context: ByLogicalTableRouter(properties),
+    lambda properties, _context: each(ByLogicalTableRouter(properties)),
 )
 
 
@@ -353,7 +351,7 @@ class PartitionRouting:
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
         # Truncates and logical messages have no row to choose a partition by.
-        if event is None or not is_envelope(record) or event.get("op") in ("t", "m"):
+        if event.get("op") in ("t", "m"):
             return record
         assert record.value_schema is not None
         reads = self._old if event.get("op") == "d" else self._rows
@@ -390,7 +388,7 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
     last = field_of(inside, path[-1])
     if last is None:
         return None
-    found = last.schema
+    found = StructMember(last.name, last.schema)
 
     def read(event: Mapping[str, Any]) -> tuple[Any, Schema] | None:
         struct: Any = event
@@ -398,10 +396,8 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
             struct = struct.get(name)
             if struct is None:
                 raise RecordUnfit(f"{name} is null: there is no {'.'.join(path)}")
-        value = struct.get(path[-1])
-        # Debezium reads the field by Struct.get, which gives the default for null.
-        value = found.default if value is None else value
-        return None if value is None else (value, found)
+        value = found.of(struct)
+        return None if value is None else (value, found.schema)
 
     return read
 
@@ -410,5 +406,5 @@ PARTITION_ROUTING = debezium_spec(
     "partitions.PartitionRouting",
     "Chooses the partition by fields of the event.",
     PartitionRoutingProperties,
-    lambda properties, _context: each(PartitionRouting(properties)),
+    lambda properties, _context: each_event(PartitionRouting(properties)),
 )

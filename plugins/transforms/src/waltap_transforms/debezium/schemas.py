@@ -14,8 +14,8 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.specs import debezium_spec, each
-from waltap_transforms.structs import is_envelope, member, without_repeats
+from waltap_transforms.specs import debezium_spec, each_event
+from waltap_transforms.structs import member, without_repeats
 
 TYPES = ("CREATE", "ALTER", "DROP", "TRUNCATE", "DATABASE")
 # Suffixes of the schema names of Debezium's schema change events.
@@ -119,13 +119,10 @@ class ExtractSchema:
             version=1,
             fields=(Field("id", _TEXT), Field("table", table)),
         )
-        # Encoders find a schema by its object, so one source schema must always give the same object.
         self._known = SchemaMemory(self._made)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         event = record.value
-        if event is None or not is_envelope(record):
-            return record
         # Truncates and logical messages have no row.
         if event.get("after") is None and event.get("before") is None:
             return record
@@ -166,6 +163,6 @@ SOURCE_SCHEMA = debezium_spec(
     "ExtractSchemaToNewRecord",
     "Writes the columns of the table into every event.",
     ExtractSchemaProperties,
-    lambda properties, _context: each(ExtractSchema(properties)),
+    lambda properties, _context: each_event(ExtractSchema(properties)),
     name="extract-schema",
 )

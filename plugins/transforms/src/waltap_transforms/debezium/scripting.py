@@ -1,13 +1,12 @@
 """Filter and ContentBasedRouter: drop or route records by an expression."""
 
-import abc
 import importlib
 import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 from pydantic import field_validator, model_validator
@@ -233,6 +232,9 @@ def _view(schema: Schema, tree: Tree) -> View | None:
 class ExpressionProperties(Properties):
     """Language of an expression, and the records for it."""
 
+    # The field with the expression as written.
+    text_field: ClassVar[str]
+
     topics: MaybePattern = declare(
         "topic.regex",
         summary="Pattern (Java's) of the topics whose records are concerned; it matches as a whole. "
@@ -267,11 +269,6 @@ class ExpressionProperties(Properties):
             "Python function, with language=python"
         )
 
-    @property
-    @abc.abstractmethod
-    def text(self) -> str:
-        """Return the expression as written."""
-
     @model_validator(mode="after")
     def _readable(self) -> Self:
         # A bad expression fails when the profile is read, not at the first record.
@@ -280,11 +277,14 @@ class ExpressionProperties(Properties):
 
     def expression(self) -> Expression:
         """Compile the expression. Raises: ValueError."""
-        return (python_function if self.language == "python" else cel_expression)(self.text)
+        text = getattr(self, self.text_field)
+        return (python_function if self.language == "python" else cel_expression)(text)
 
 
 class RecordFilterProperties(ExpressionProperties):
     """Condition for the records that stay."""
+
+    text_field = "condition"
 
     condition: str = declare(
         "condition",
@@ -292,25 +292,18 @@ class RecordFilterProperties(ExpressionProperties):
         examples=("value.op == 'u' && value.before.id == 2",),
     )
 
-    @property
-    def text(self) -> str:
-        return self.condition
-
 
 class ContentBasedRouterProperties(ExpressionProperties):
     """Expression for the topic of records."""
 
     routes = True
+    text_field = "topic_expression"
 
     topic_expression: str = declare(
         "topic.expression",
         summary="Expression that gives the record's topic; null: it stays where it is.",
         examples=("value.op == 'u' ? 'updates' : null",),
     )
-
-    @property
-    def text(self) -> str:
-        return self.topic_expression
 
 
 def _scripted(

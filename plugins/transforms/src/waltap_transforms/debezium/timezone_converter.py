@@ -19,8 +19,8 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.specs import debezium_spec, each, warnings
-from waltap_transforms.structs import converted, field_of, is_envelope
+from waltap_transforms.specs import debezium_spec, each_event, warnings
+from waltap_transforms.structs import converted, field_of
 
 _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d(?::\d\d)?)"
@@ -214,8 +214,7 @@ class TimezoneConverter:
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
         event, schema = record.value, record.value_schema
-        if event is None or schema is None or not is_envelope(record):
-            return record
+        assert schema is not None
         table = (event.get("source") or {}).get("table")
         changed = {}
         for envelope_field, parts in self._plans.of(schema, record.topic, table):
@@ -316,5 +315,5 @@ TIMEZONE_CONVERTER = debezium_spec(
     "TimezoneConverter",
     "Converts times of rows to another time zone.",
     TimezoneConverterProperties,
-    lambda properties, context: each(TimezoneConverter(properties, context)),
+    lambda properties, context: each_event(TimezoneConverter(properties, context)),
 )

@@ -21,12 +21,12 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.structs import StructMember, field_of, is_envelope, member
+from waltap_transforms.structs import StructMember, field_of, member
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-from waltap_transforms.specs import debezium_spec, each, warnings
+from waltap_transforms.specs import debezium_spec, each_event, warnings
 
 SCOPE = "waltap_transforms.debezium.tracing"
 _TEXT = Schema(kind=ConnectKind.STRING)
@@ -136,13 +136,7 @@ def _activate_tracing_span(
         required=properties.required,
         report=warnings(context),
     )
-
-    def traced(record: ConnectRecord) -> ConnectRecord:
-        if record.value is None or not is_envelope(record):
-            return record
-        return msgspec.structs.replace(record, headers=tracing.headers(record))
-
-    return each(traced)
+    return each_event(lambda r: msgspec.structs.replace(r, headers=tracing.headers(r)))
 
 
 def _carrier(text: str) -> dict[str, str]:
