@@ -178,7 +178,7 @@ def sent(monitor: MonitorServer, data: bytes, *, ends: bool = True) -> bytes:
 def waiting(monitor: MonitorServer) -> int:
     """Return how many connections take no more of an answer."""
     assert monitor._listener is not None
-    links = list(monitor._listener._reading)
+    links = list(monitor._listener.reading)
     try:
         return len(links) - len(select.select([], links, [], 0)[1])
     except ValueError:  # one was closed since: the next look has the others

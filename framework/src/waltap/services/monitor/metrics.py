@@ -54,47 +54,15 @@ class StatusMetric(ObservedMetric):
 
 _Read = Callable[[PipelineStatus], Iterable[tuple[Any, ...]]]
 
-# Parts of the status that have samples of their own, by their name in the table: labels and items.
-_ITEMS: Final[dict[str, tuple[tuple[str, ...], _Read]]] = {}
 
-
-def _labelled(*labels: str) -> Callable[[_Read], _Read]:
-    def register(read: _Read) -> _Read:
-        _ITEMS[read.__name__.removeprefix("_")] = labels, read
-        return read
-
-    return register
-
-
-@_labelled("limit")
-def _limit(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    if status.slot is not None:
-        yield status.slot, status.slot.limit_kind
-
-
-@_labelled("state")
-def _states(status: PipelineStatus) -> Iterator[tuple[bool, str]]:
-    for state in STATES:
-        yield state == status.state, state
-
-
-@_labelled("transform")
-def _filtered(status: PipelineStatus) -> Iterator[tuple[int, str]]:
+def _filtered(status: PipelineStatus) -> Iterable[tuple[int, str]]:
     sums: dict[str, int] = {}
     # a transform can come more than once, but a metric needs distinct labels
     for name, events in status.filtered:
         sums[name] = sums.get(name, 0) + events
-    for name, events in sums.items():
-        yield events, name
+    return ((events, name) for name, events in sums.items())
 
 
-@_labelled("partition")
-def _partitions(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    for partition in status.partitions:
-        yield partition, partition.name
-
-
-@_labelled("partition", "point")
 def _points(status: PipelineStatus) -> Iterator[tuple[int | None, str, str]]:
     for partition in status.partitions:
         yield partition.received_lsn, partition.name, "received"
@@ -104,58 +72,36 @@ def _points(status: PipelineStatus) -> Iterator[tuple[int | None, str, str]]:
         yield partition.server_lsn, partition.name, "server"
 
 
-@_labelled("table")
-def _tables(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    """Yield the tables with the most events."""
+def _tables(status: PipelineStatus) -> Iterable[tuple[Any, str]]:
+    """Return the tables with the most events."""
     # waltap.metrics.tables bounds how many tables have metrics
-    for table in nlargest(status.metric_tables, status.tables, key=attrgetter("events")):
-        yield table, table.table
+    found = nlargest(status.metric_tables, status.tables, key=attrgetter("events"))
+    return ((table, table.table) for table in found)
 
 
-@_labelled("table", "op")
 def _operations(status: PipelineStatus) -> Iterator[tuple[int | None, str, str]]:
     for table, name in _tables(status):
-        yield table.creates or None, name, "c"
-        yield table.updates or None, name, "u"
-        yield table.deletes or None, name, "d"
-        yield table.truncates or None, name, "t"
-        yield table.reads or None, name, "r"
+        for operation in ("creates", "updates", "deletes", "truncates", "reads"):
+            yield getattr(table, operation) or None, name, operation[0]
 
 
-@_labelled("state")
-def _snapshot_states(status: PipelineStatus) -> Iterator[tuple[bool, str]]:
+def _snapshot_states(status: PipelineStatus) -> Iterable[tuple[bool, str]]:
     run = status.snapshot_run
     state = "" if run is None else run.state
     # as Debezium's SnapshotSkipped: the run streams and has read no snapshot
     if run is None and status.state == "streaming":
         state = "skipped"
-    for each in SNAPSHOT_STATES:
-        yield each == state, each
+    return ((each == state, each) for each in SNAPSHOT_STATES)
 
 
-@_labelled("table")
-def _snapshot_tables(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    """Yield unfinished tables first, then the largest."""
+def _snapshot_tables(status: PipelineStatus) -> Iterable[tuple[Any, str]]:
+    """Return unfinished tables first, then the largest."""
     found = nlargest(
         status.metric_tables, status.snapshot, key=lambda table: (not table.complete, table.rows)
     )
-    for table in found:
-        yield table, table.table
+    return ((table, table.table) for table in found)
 
 
-@_labelled("stage")
-def _stages(status: PipelineStatus) -> Iterator[tuple[Any, str]]:
-    for stage in status.downstream:
-        yield stage, stage.stage
-
-
-@_labelled("stage")
-def _stage_lags(status: PipelineStatus) -> Iterator[tuple[int | None, str]]:
-    for stage in status.downstream:
-        yield stage.lag_ms(status.at_ms), stage.stage
-
-
-@_labelled("stage", "table")
 def _stage_tables(status: PipelineStatus) -> Iterator[tuple[Any, str, str]]:
     """Yield all suspended tables, then those with the most waiting rows."""
     for stage in status.downstream:
@@ -171,9 +117,28 @@ def _part(name: str) -> _Read:
     return lambda status: [(found,)] if (found := getattr(status, name)) is not None else []
 
 
-_ITEMS["status"] = (), lambda status: [(status,)]
-for _name in ("slot", "last_event", "snapshot_run"):
-    _ITEMS[_name] = (), _part(_name)
+# Parts of the status that have samples of their own, by their name in the table: labels and items.
+_ITEMS: Final[Mapping[str, tuple[tuple[str, ...], _Read]]] = {
+    "status": ((), lambda status: [(status,)]),
+    "slot": ((), _part("slot")),
+    "last_event": ((), _part("last_event")),
+    "snapshot_run": ((), _part("snapshot_run")),
+    "limit": (("limit",), lambda status: [(s, s.limit_kind) for (s,) in _part("slot")(status)]),
+    "states": (("state",), lambda status: [(each == status.state, each) for each in STATES]),
+    "filtered": (("transform",), _filtered),
+    "partitions": (("partition",), lambda status: [(p, p.name) for p in status.partitions]),
+    "points": (("partition", "point"), _points),
+    "tables": (("table",), _tables),
+    "operations": (("table", "op"), _operations),
+    "snapshot_states": (("state",), _snapshot_states),
+    "snapshot_tables": (("table",), _snapshot_tables),
+    "stages": (("stage",), lambda status: [(s, s.stage) for s in status.downstream]),
+    "stage_lags": (
+        ("stage",),
+        lambda status: [(s.lag_ms(status.at_ms), s.stage) for s in status.downstream],
+    ),
+    "stage_tables": (("stage", "table"), _stage_tables),
+}
 
 
 def _seconds(ms: int | None) -> float | None:

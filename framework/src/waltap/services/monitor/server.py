@@ -164,9 +164,9 @@ class MonitorListener(ThreadingHTTPServer):
     ) -> None:
         self.answer, self.headers = answer, headers
         # connection → since when its request or answer is in transfer
-        self._reading: dict[socket.socket, float] = {}
+        self.reading: dict[socket.socket, float] = {}
         # connections whose answer is being computed: they are not slow clients
-        self._answered: set[socket.socket] = set()
+        self.answered: set[socket.socket] = set()
         self._open = 0
         self._lock = threading.Lock()
         if ":" in address[0]:
@@ -177,40 +177,24 @@ class MonitorListener(ThreadingHTTPServer):
         """Bind the address without its name, whose lookup can take long and is not needed."""
         TCPServer.server_bind(self)
 
-    def reads(self, connection: socket.socket) -> None:
-        """Record that the wait for a request starts."""
-        self._reading[connection] = time.monotonic()
-
-    def answers(self, connection: socket.socket, *, begin: bool) -> None:
-        """Record the start or the end of computing an answer."""
-        (self._answered.add if begin else self._answered.discard)(connection)
-
     def service_actions(self) -> None:
         """Disconnect slow clients; called twice a second."""
         limit = time.monotonic() - REQUEST_S
-        for connection, since in list(self._reading.items()):
+        for connection, since in list(self.reading.items()):
             if since < limit:
                 self._cut_off(connection)
 
     def _cut_off(self, connection: socket.socket) -> None:
-        self._reading.pop(connection, None)
+        self.reading.pop(connection, None)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
     def _give_way(self) -> bool:
-        """Disconnect the slowest client.
-
-        Returns whether there was one.
-        """
-        waiting = [
-            (since, connection)
-            for connection, since in list(self._reading.items())
-            if connection not in self._answered
-        ]
-        if not waiting:
-            return False
-        self._cut_off(min(waiting, key=lambda each: each[0])[1])
-        return True
+        """Disconnect the slowest client; return whether there was one."""
+        waiting = {c: since for c, since in list(self.reading.items()) if c not in self.answered}
+        if waiting:
+            self._cut_off(min(waiting, key=waiting.__getitem__))
+        return bool(waiting)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, or refuse it."""
@@ -228,8 +212,8 @@ class MonitorListener(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._reading.pop(request, None)
-            self._answered.discard(request)
+            self.reading.pop(request, None)
+            self.answered.discard(request)
             with self._lock:
                 self._open -= 1
 
@@ -247,7 +231,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: MonitorListener
 
     def handle_one_request(self) -> None:
-        self.server.reads(self.connection)
+        self.server.reading[self.connection] = time.monotonic()
         super().handle_one_request()
 
     def do_GET(self) -> None:
@@ -262,16 +246,16 @@ class RequestHandler(BaseHTTPRequestHandler):
         except RequestRefused as error:
             # the bytes that follow could be part of the refused request
             self.close_connection = True
-            self._send((error.status, JSON, msgspec.json.encode({"error": error.reason})))
+            self._send(_json(error.status, error=error.reason))
             return
         body = self.rfile.read(length) if length else b""
         if len(body) < length:
             # the client closed its side before the end of the body
             self.close_connection = True
             return
-        self.server.answers(self.connection, begin=True)
+        self.server.answered.add(self.connection)
         answer = self.server.answer(replace(asked, body=body))
-        self.server.answers(self.connection, begin=False)
+        self.server.answered.discard(self.connection)
         # a client that does not read its answer is as slow as one that sends no request
         self._send(answer)
 
@@ -311,15 +295,12 @@ OWN = frozenset({"same-origin", "none"})
 READS = frozenset({"GET", "HEAD"})
 # least characters of a token
 LEAST: Final = 8
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach ``host``."""
-    if host in LOOPBACK_NAMES:
-        return True
     try:
-        return ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -363,14 +344,11 @@ class RequestAccess:
         if self._local and not is_loopback(asked):
             return 421, "the Host header names another machine"
         origin = headers.get("origin")
-        if origin is not None and _authority(origin) != headers.get("host", ""):
+        foreign = origin is not None and _authority(origin) != headers.get("host", "")
+        if foreign or (method == "POST" and headers.get("sec-fetch-site", "none") not in OWN):
             return 403, "the page that sent this is another's"
-        if method == "POST" and headers.get("sec-fetch-site", "none") not in OWN:
-            return 403, "the page that sent this is another's"
-        if (
-            method == "POST"
-            and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
-        ):
+        kind = headers.get("content-type", "").split(";")[0].strip().lower()
+        if method == "POST" and kind != JSON:
             return 415, "the body must be application/json"
         if method in READS and (open_to_all or self._open_reads):
             return None
@@ -579,10 +557,10 @@ class MonitorServer:
             open_to_all=request.path in {"/healthz", "/readyz"},
         )
         if refused is not None:
-            return refused[0], JSON, _error(refused[1])
+            return _json(refused[0], error=refused[1])
         answer = self._ANSWERS.get((request.method, request.path))
         if answer is None:
-            return 404, JSON, _error("there is nothing here")
+            return _json(404, error="there is nothing here")
         return answer(self, request)
 
     def _show(self, _request: MonitorRequest) -> Answer:
@@ -597,38 +575,34 @@ class MonitorServer:
     def _ready(self, _request: MonitorRequest) -> Answer:
         if self._engine.status().stalled:
             # the engine's state stays streaming while the sink blocks
-            state = {"state": self._engine.state, "problem": "the sink does not answer"}
-            return 503, JSON, msgspec.json.encode(state)
+            return _json(503, state=self._engine.state, problem="the sink does not answer")
         return self._state(READY)
 
     def _state(self, good: frozenset[str]) -> Answer:
         state = self._engine.state
-        return 200 if state in good else 503, JSON, msgspec.json.encode({"state": state})
+        return _json(200 if state in good else 503, state=state)
 
     def _status(self, request: MonitorRequest) -> Answer:
         since = request.query.get("since", "0")
         if not (since.isascii() and since.isdigit() and len(since) < 16):
-            return 400, JSON, _error("since is a time in ms")
+            return _json(400, error="since is a time in ms")
         document = status_document(self._engine.status())
-        points = self._history.points(int(since))
-        document["history"] = [msgspec.to_builtins(point) for point in points]
-        return 200, JSON, msgspec.json.encode(document)
+        return _json(200, **document, history=self._history.points(int(since)))
 
     def _signal(self, request: MonitorRequest) -> Answer:
         try:
             asked = msgspec.json.decode(request.body, type=SignalAsked)
         except UNREADABLE as cause:
-            return 400, JSON, _error(f"this is no signal: {cause}")
+            return _json(400, error=f"this is no signal: {cause}")
         except RecursionError:
-            return 400, JSON, _error("this is no signal: it is nested too deeply")
+            return _json(400, error="this is no signal: it is nested too deeply")
         future: Future[SignalAnswer] = self._engine.signal(asked.kind, asked.data)
         try:
             given = future.result(self._wait_s)
         except TimeoutError:
             # the engine reads signals between batches, so not during an initial snapshot
-            return 202, JSON, msgspec.json.encode({"state": self._engine.state})
-        status = 200 if given.accepted else 422
-        return status, JSON, msgspec.json.encode({"taken": given.accepted, "reason": given.reason})
+            return _json(202, state=self._engine.state)
+        return _json(200 if given.accepted else 422, taken=given.accepted, reason=given.reason)
 
     _ANSWERS: ClassVar[Mapping[tuple[str, str], "Handle"]] = {
         ("GET", "/"): _show,
@@ -662,5 +636,5 @@ def _headers(page: bytes) -> dict[str, str]:
     }
 
 
-def _error(text: str) -> bytes:
-    return msgspec.json.encode({"error": text})
+def _json(status: int, **members: object) -> Answer:
+    return status, JSON, msgspec.json.encode(members)
