@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from waltap.base.text import full_in, size
+from waltap.clock import Clock
 from waltap.config.pipeline_properties import EngineProperties, budget_bytes, octets
 from waltap.errors import SourceError, StopRequested, WaltapError
 from waltap.ports.source.slot_status import SlotStatus, SlotWatch
@@ -174,35 +175,31 @@ JOIN_S = 10.0
 _POLICY: Final = attrgetter("wal_budget", "wal_disk", "wal_warn_at", "wal_act_at", "wal_action")
 
 
-@dataclass(slots=True, kw_only=True)
-class SlotMonitorDependencies:
-    """The functions of a run that its slot monitor calls."""
-
-    pipeline: str
-    # seconds
-    monotonic: Callable[[], float]
-    # ms since 1970 UTC
-    now_ms: Callable[[], int]
-    # sends a notification (kind, members)
-    notify: Callable[..., None]
-    # records the gap up to the end of WAL after a dropped slot, and returns the run's error
-    gave_up: Callable[[SlotHealth, int], WaltapError]
-    # connects to the source; None: only the engine's readings count
-    open_watch: Callable[[], SlotWatch] | None = None
-    # seconds between readings
-    every_s: float = 10.0
-    # called regularly by the monitor's thread, also while the engine or the source is blocked
-    warn_if_stalled: Callable[[], None] = lambda: None
-
-
 class SlotMonitor:
     """Monitor the slot of one run.
 
-    Only the engine's thread calls `check` and `must_confirm`; any thread may read `health`.
+    Only the engine's thread calls `check` and `must_confirm`; any thread may read `health`. ``notify``
+    sends a notification (kind, members). ``gave_up`` records the gap up to the end of WAL after a dropped
+    slot, and returns the run's error. ``open_watch`` connects to the source; with None only the engine's
+    readings count. ``every_s`` is the time between readings. The thread calls ``warn_if_stalled``
+    regularly, also while the engine or the source is blocked.
     """
 
-    def __init__(self, properties: EngineProperties, dependencies: SlotMonitorDependencies) -> None:
-        self._properties, self._about = properties, dependencies
+    def __init__(
+        self,
+        properties: EngineProperties,
+        *,
+        pipeline: str,
+        clock: Clock,
+        notify: Callable[..., None],
+        gave_up: Callable[[SlotHealth, int], WaltapError],
+        open_watch: Callable[[], SlotWatch] | None,
+        every_s: float,
+        warn_if_stalled: Callable[[], None],
+    ) -> None:
+        self._properties, self._clock, self._every_s = properties, clock, every_s
+        self._notify, self._gave_up, self._open_watch = notify, gave_up, open_watch
+        self._warn_if_stalled, self._extra = warn_if_stalled, {"pipeline": pipeline}
         self._thresholds = WalThresholds(properties.wal_warn_at, properties.wal_act_at)
         self._lock = threading.Lock()
         # Between two readings, under the lock.
@@ -228,10 +225,20 @@ class SlotMonitor:
             return
         self.server_lsn = slot.server_lsn
         with self._lock:
+            readings, now = self._readings, self._clock.monotonic()
+            while readings and now - readings[0][0] > WINDOW_S:
+                readings.popleft()
+            if len(readings) > 1 and now - readings[-2][0] < WINDOW_S / MOST_READINGS:
+                readings.pop()  # faster ones replace the last one, so that the window fits the deque
+            readings.append((now, slot))
+            predicted = forecast(readings, self._budget(slot))
+            limit = predicted.limit
+            crossing = None if limit is None else self._thresholds.update(limit.used)
             known = () if self.health is None else self.health.orphans
-            health, crossing = self._judged(slot, known if orphans is None else tuple(orphans))
+            health = self._health(slot, predicted, known if orphans is None else tuple(orphans))
             self.health = health
-            self._act(health, crossing)
+            if crossing is not None:
+                self._act(health, crossing)
 
     def check(self) -> None:
         """Raise SlotGivenUp if the monitor dropped the slot."""
@@ -286,15 +293,15 @@ class SlotMonitor:
     def _run(self) -> None:
         watch: SlotWatch | None = None
         while not self._end.is_set():
-            self._wake.wait(self._about.every_s / 2)
+            self._wake.wait(self._every_s / 2)
             self._wake.clear()
             if self._end.is_set():
                 break
-            self._about.warn_if_stalled()
-            if self._about.open_watch is None or not (self._due or self._outdated()):
+            self._warn_if_stalled()
+            if self._open_watch is None or not (self._due or self._outdated()):
                 continue
             try:
-                watch = watch or self._about.open_watch()
+                watch = watch or self._open_watch()
                 self._read_slot(watch)
             except StopRequested:
                 break
@@ -323,32 +330,15 @@ class SlotMonitor:
 
     def _drop(self, watch: SlotWatch, health: SlotHealth) -> None:
         end = watch.drop()
-        self._given_up = self._about.gave_up(health, end)
-        log.error("%s", self._given_up, extra=self._extra())
-        self._about.notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
+        self._given_up = self._gave_up(health, end)
+        log.error("%s", self._given_up, extra=self._extra)
+        self._notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
     def _outdated(self) -> bool:
-        readings = self._readings
-        return (
-            not readings or self._about.monotonic() - readings[-1][0] >= 1.5 * self._about.every_s
-        )
+        readings, now = self._readings, self._clock.monotonic()
+        return not readings or now - readings[-1][0] >= 1.5 * self._every_s
 
     # --- judging, under the lock -------------------------------------------------------------------
-
-    def _judged(
-        self, slot: SlotStatus, orphans: tuple[str, ...]
-    ) -> tuple[SlotHealth, ThresholdCrossing | None]:
-        readings, now = self._readings, self._about.monotonic()
-        while readings and now - readings[0][0] > WINDOW_S:
-            readings.popleft()
-        if len(readings) > 1 and now - readings[-2][0] < WINDOW_S / MOST_READINGS:
-            readings.pop()  # faster readings replace the last one, so that the window fits the deque
-        readings.append((now, slot))
-        predicted = forecast(readings, self._budget(slot))
-        crossing = (
-            None if predicted.limit is None else self._thresholds.update(predicted.limit.used)
-        )
-        return self._health(slot, predicted, orphans), crossing
 
     def _health(
         self, slot: SlotStatus, predicted: WalForecast, orphans: tuple[str, ...]
@@ -356,7 +346,7 @@ class SlotMonitor:
         limit = predicted.limit
         return SlotHealth(
             name=slot.name,
-            at_ms=self._about.now_ms(),
+            at_ms=self._clock.time_ns() // 1_000_000,
             wal_status=slot.wal_status,
             retained_bytes=slot.retained_bytes,
             limit_kind="" if limit is None else limit.kind,
@@ -382,26 +372,24 @@ class SlotMonitor:
                 "waltap.wal.budget is %s, and the size of the disk that the server's WAL is on is not "
                 "known here: set waltap.wal.disk",
                 properties.wal_budget,
-                extra=self._extra(),
+                extra=self._extra,
             )
         return budget
 
     # --- acting, under the lock --------------------------------------------------------------------
 
-    def _act(self, health: SlotHealth, crossing: ThresholdCrossing | None) -> None:
-        if crossing is None:
-            return
+    def _act(self, health: SlotHealth, crossing: ThresholdCrossing) -> None:
         if crossing.warns is not None:
-            log.warning("%s", _warning(health, crossing.warns), extra=self._extra())
-            self._about.notify("WAL_WARNING", **_members(health))
+            log.warning("%s", _warning(health, crossing.warns), extra=self._extra)
+            self._notify("WAL_WARNING", **_members(health))
         if crossing.calms:
-            log.info("slot %s keeps little WAL again", health.name, extra=self._extra())
-            self._about.notify("WAL_CALM", **_members(health))
+            log.info("slot %s keeps little WAL again", health.name, extra=self._extra)
+            self._notify("WAL_CALM", **_members(health))
         if crossing.acts:
             self._begin_to_act(health)
         elif self._paused and health.level != "acted":
             self._paused, self._action = False, ""
-            log.info("incremental snapshots continue", extra=self._extra())
+            log.info("incremental snapshots continue", extra=self._extra)
         elif health.level == "ok":
             self._action = ""
 
@@ -424,16 +412,13 @@ class SlotMonitor:
         if self._action != what:
             self._action = what
             self.health = replace(health, action=what)
-            log.warning("slot %s: %s", health.name, what, extra=self._extra())
-            self._about.notify("WAL_ACTION", **_members(health), action=self._properties.wal_action)
+            log.warning("slot %s: %s", health.name, what, extra=self._extra)
+            self._notify("WAL_ACTION", **_members(health), action=self._properties.wal_action)
 
     def _warn_once(self, what: str) -> None:
         if self._reported != what:
             self._reported = what
-            log.warning("the slot monitor: %s", what, extra=self._extra())
-
-    def _extra(self) -> dict[str, str]:
-        return {"pipeline": self._about.pipeline}
+            log.warning("the slot monitor: %s", what, extra=self._extra)
 
 
 def _warning(health: SlotHealth, share: float) -> str:

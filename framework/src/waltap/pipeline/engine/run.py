@@ -35,7 +35,7 @@ from waltap.services.monitor.status import (
     SchemaChange,
     SlotHealth,
 )
-from waltap.services.slot_monitor import SlotGivenUp, SlotMonitor, SlotMonitorDependencies
+from waltap.services.slot_monitor import SlotGivenUp, SlotMonitor
 
 log = logging.getLogger(__name__)
 
@@ -168,16 +168,13 @@ class PipelineRun:
         connects = profile.connector.spec.slot_watch is not None
         return SlotMonitor(
             profile.engine,
-            SlotMonitorDependencies(
-                pipeline=profile.name,
-                monotonic=state.clock.monotonic,
-                now_ms=state.now_ms,
-                notify=lambda kind, **data: self.channels.notify(SLOT, kind, **data),
-                gave_up=self._slot_given_up,
-                open_watch=self._open_watch if connects else None,
-                every_s=min(profile.engine.status_interval_ms / 1000, SLOT_POLL_S),
-                warn_if_stalled=self.warn_if_stalled,
-            ),
+            pipeline=profile.name,
+            clock=state.clock,
+            notify=lambda kind, **data: self.channels.notify(SLOT, kind, **data),
+            gave_up=self._slot_given_up,
+            open_watch=self._open_watch if connects else None,
+            every_s=min(profile.engine.status_interval_ms / 1000, SLOT_POLL_S),
+            warn_if_stalled=self.warn_if_stalled,
         )
 
     def _open_watch(self) -> SlotWatch:
