@@ -66,14 +66,14 @@ RedeliveryUndone = OffsetError.define("RedeliveryUndone", "WT-6205")
 LONGEST_WAIT_MS = 3_600_000
 
 
+class _Request(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True
+):
+    """The settings of all requests."""
+
+
 class SignalRequest(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag="signal",
-    tag_field="do",
-    rename={"kind": "type", "identifier": "id"},
-    forbid_unknown_fields=True,
+    _Request, frozen=True, tag="signal", rename={"kind": "type", "identifier": "id"}
 ):
     """Send a signal and wait for its outcome, at most ``wait_ms``."""
 
@@ -91,22 +91,13 @@ class SignalRequest(
         return "" if self.data is None else msgspec.json.encode(self.data).decode()
 
 
-class StatusRequest(
-    msgspec.Struct, frozen=True, tag="status", tag_field="do", forbid_unknown_fields=True
-):
+class StatusRequest(_Request, frozen=True, tag="status"):
     """Ask for the status document of ``/api/status``."""
 
     wait_ms: ClassVar[int] = 0  # the pipeline answers at once
 
 
-class RedeliveryRequest(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    tag="redeliver",
-    tag_field="do",
-    forbid_unknown_fields=True,
-):
+class RedeliveryRequest(_Request, frozen=True, tag="redeliver"):
     """Deliver dead letters between two transactions.
 
     The pipeline waits at most ``wait_ms`` for the moment to begin.

@@ -47,8 +47,7 @@ class RecordingHead:
         self.path, self.end, self.frames = path, 0, 0
         found = entries(path)
         header = next(found)
-        if not isinstance(header, RecordingHeader):
-            raise RecordingDamaged(f"{path} is no recording")
+        assert isinstance(header, RecordingHeader)
         self.header = header
         for entry in found:
             if isinstance(entry, RecordingMark):

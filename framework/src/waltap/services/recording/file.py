@@ -157,9 +157,7 @@ class RecordingMark(msgspec.Struct, frozen=True, tag="mark"):
 
 Entry = RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
 
-_decoder = msgspec.msgpack.Decoder(
-    RecordingHeader | RecordedFrames | RecordedAnswer | RecordingMark
-)
+_decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 class RecordingWriter:

@@ -196,15 +196,7 @@ class LineageObserver:
         ]
         self._known: dict[str, Relation] = {}
         self._begun = self._finished = self._changed = False
-        self._delivery = LineageSender(self._send)
-
-    def __enter__(self) -> Self:
-        self._delivery.__enter__()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Send the waiting events and stop the thread."""
-        self._delivery.__exit__(*details)
+        self.delivery = LineageSender(self._send)
 
     # --- hooks -----------------------------------------------------------------------------------
 
@@ -240,7 +232,7 @@ class LineageObserver:
         """Keep a new relation for the event of the next flush."""
         if self._capture.captures(new.schema, new.table) and self._known.get(new.name) != new:
             self._known[new.name] = new
-            self._delivery.shape(new)
+            self.delivery.shape(new)
             self._changed = True
 
     @hookimpl
@@ -253,7 +245,7 @@ class LineageObserver:
     # --- events ----------------------------------------------------------------------------------
 
     def _emit(self, kind: str, facets: Mapping[str, Any] | None = None) -> None:
-        self._delivery.put(LineageEvent(kind=kind, facets=facets or {}))
+        self.delivery.put(LineageEvent(kind=kind, facets=facets or {}))
 
     def _send(self, happening: LineageEvent, shapes: Collection[Relation]) -> None:
         """Build and send an event in the sender's thread."""

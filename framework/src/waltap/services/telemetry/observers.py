@@ -43,5 +43,6 @@ def observed(engine: "ObservedEngine", host: "Host", *, http: str | None = None)
             from waltap.services.telemetry.lineage import LineageObserver
 
             lineage = LineageObserver(engine, wanted.lineage_to, wanted.lineage_namespace)
-            admit(watching.enter_context(lineage), "OpenLineage")
+            watching.enter_context(lineage.delivery)
+            admit(lineage, "OpenLineage")
         yield
