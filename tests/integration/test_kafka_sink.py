@@ -258,6 +258,19 @@ def test_users_of_scram_come_in_over_tls(place):
     assert "six words" not in str(refused.value)
 
 
+@pytest.mark.parametrize("lacking", ["", ".position"])
+def test_a_transaction_that_may_not_write_to_a_topic_is_refused(place, lacking):
+    reads, write = (AclOperation.READ, AclOperation.CREATE), AclOperation.WRITE
+    for ending in ("", ".position"):
+        rights = reads if ending == lacking else (*reads, write)
+        allow(place.kafka.bootstrap, "reader", ResourceType.TOPIC, place.topic + ending, *rights)
+    allow(place.kafka.bootstrap, "reader", ResourceType.TRANSACTIONAL_ID, place.topic, write)
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
+    made = place.opened(servers=place.kafka.sasl, **sasl("reader", "reader-secret"), **once)
+    with pytest.raises(KafkaRefused, match="Topic authorization failed"):
+        flushed(made, 1, place.record(b"k"))
+
+
 @pytest.mark.parametrize(
     ("guarantee", "verdict"), [("at_least_once", "warning"), ("exactly_once", "ok")]
 )

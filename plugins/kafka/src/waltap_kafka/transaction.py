@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.clock import boot_seconds
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap_kafka.client import KafkaFailures, kafka_error
+from waltap_kafka.client import REFUSALS, KafkaFailures, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
@@ -121,8 +121,8 @@ class KafkaTransactions:
         return self.committed
 
     def reason(self, error: KafkaError) -> KafkaError:
-        """Return ``error``, or the one that ended the producer, which only this call has."""
-        if error.code() == KafkaError._FATAL:
+        """Return ``error``, or the cause that ended the producer or its transaction."""
+        if error.code() in {KafkaError._FATAL, KafkaError._STATE}:
             try:
                 self._producer.begin_transaction()
             except KafkaException as raised:
@@ -155,7 +155,7 @@ class KafkaTransactions:
                 call(STEP_S)
             except KafkaException as raised:
                 error = self.reason(kafka_error(raised))
-                if error.txn_requires_abort():
+                if error.txn_requires_abort() and error.code() not in REFUSALS:
                     self.abandon()
                     raise KafkaNotDelivered(f"a transaction was undone: {error.str()}") from raised
                 if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
