@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from waltap.cli.terminal import answers
-from waltap.errors import ConfigurationError, usage_error
+from waltap.errors import usage_error
 from waltap_demo.errors import DemoDifferent
 from waltap_demo.flights import HERE, DayData, load, row_counts
 from waltap_demo.processes import (
@@ -65,18 +65,12 @@ def demo(
     try:
         chosen = dt.date.fromisoformat(day)
     except ValueError as cause:
-        raise _refused("--day", "is not a date", day, IN_2013) from cause
+        raise usage_error("--day", "is not a date", value=day, allowed=IN_2013) from cause
     if chosen.year != 2013:
-        raise _refused("--day", "has no flights", day, IN_2013)
+        raise usage_error("--day", "has no flights", value=day, allowed=IN_2013)
     # Fail before the work, not when Spark starts.
     require_java()
     _DemoRun(console, output.absolute(), chosen, seconds, keep_running=keep_running).run()
-
-
-def _refused(
-    option: str, what: str, value: object, allowed: str | None = None
-) -> ConfigurationError:
-    return usage_error(option, what, value=str(value), allowed=allowed)
 
 
 class _DemoRun:
@@ -99,7 +93,6 @@ class _DemoRun:
         with embedded_server(self.folder / "postgres", keep=self.keep_running) as server:
             data = self._load(server)
             engine = self._engine(server)
-            engine.start()
             try:
                 self._snapshot(engine)
                 self._replay(server, engine, data)
@@ -126,19 +119,21 @@ class _DemoRun:
         marker = self.folder / ".waltap-demo"
         if self.folder.exists() and any(self.folder.iterdir()):
             if not marker.exists():
-                raise _refused("--output", "is a folder with other files in it", self.folder)
+                what = "is a folder with other files in it"
+                raise usage_error("--output", what, value=str(self.folder))
             running = running_server(self.folder / "postgres")
             if running is not None:
                 what = f"has a demo that still runs; kill {running} ends its server"
-                raise _refused("--output", what, self.folder)
+                raise usage_error("--output", what, value=str(self.folder))
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         marker.touch()
 
     def _load(self, server: EmbeddedServer) -> DayData:
-        self._step(f"PostgreSQL {server.version} is running; loading the flights of 2013")
         started = time.monotonic()
         with server.connect("postgres") as connection:
+            version = connection.info.parameter_status("server_version")
+            self._step(f"PostgreSQL {version} is running; loading the flights of 2013")
             connection.execute(f"CREATE DATABASE {DATABASE}")
         with server.connect(DATABASE) as connection:
             data, rows = load(connection, self.day)

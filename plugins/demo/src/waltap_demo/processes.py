@@ -12,9 +12,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from waltap.errors import WaltapError
 from waltap_demo.errors import DemoIncomplete, DemoStuck
@@ -42,7 +42,6 @@ class EmbeddedServer:
     host: str
     port: int
     user: str
-    version: str
     # The process id of the postmaster.
     pid: int
 
@@ -79,17 +78,12 @@ def embedded_server(folder: Path, *, keep: bool = False) -> Iterator[EmbeddedSer
     server.start()
     try:
         found = server.get_postmaster_info()
-        running = EmbeddedServer(
+        yield EmbeddedServer(
             host=str(found.socket_dir),
             port=found.port or 5432,
             user="postgres",
-            version="",
             pid=found.pid,
         )
-        with running.connect("postgres") as connection:
-            version = connection.execute("SHOW server_version").fetchone()
-        assert version is not None
-        yield replace(running, version=str(version[0]))
     finally:
         server.cleanup()
 
@@ -122,23 +116,16 @@ def write_profile(path: Path, **values: object) -> None:
 
 
 class EngineProcess:
-    """Run ``waltap run`` on a profile. Its log goes to a file."""
+    """Run ``waltap run`` on a profile until `stop` or `kill`.
+
+    Its log goes to a file.
+    """
 
     def __init__(self, profile: Path, folder: Path) -> None:
         self.profile = profile
         self.log_file = folder / "engine.log"
         self.ready_file = folder / "ready"
         self.spark_log = folder / "state" / "flights" / "spark.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start the engine, which runs until `stop` or `kill`."""
         self.ready_file.unlink(missing_ok=True)
         self._log = self.log_file.open("ab")
         self._process = subprocess.Popen(
@@ -153,10 +140,10 @@ class EngineProcess:
             # The engine has its own session, so that --keep-running can leave it running.
             start_new_session=True,
         )
+        self.pid = self._process.pid
 
     def wait_until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait for ``condition``. Raises: DemoStuck."""
-        assert self._process is not None
         limit = time.monotonic() + seconds
         while not condition():
             code = self._process.poll()
@@ -167,9 +154,9 @@ class EngineProcess:
                 raise self._stuck(f"{what} took more than {seconds:.0f} s")
             time.sleep(POLL_S)
 
-    def stop(self) -> int:
-        """End the engine cleanly and return its exit code."""
-        return self._end(signal.SIGTERM)
+    def stop(self) -> None:
+        """End the engine cleanly."""
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -179,25 +166,18 @@ class EngineProcess:
         return " / ".join(line.strip() for line in text.splitlines()[-6:] if line.strip())
 
     def leave(self) -> None:
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
-    def _end(self, number: signal.Signals) -> int:
-        process = self._process
-        if process is None:
-            return 0
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
+    def _end(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
         try:
-            code = process.wait(timeout=END_S)
+            self._process.wait(timeout=END_S)
         except subprocess.TimeoutExpired as cause:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
             raise self._stuck(f"the engine did not end within {END_S:.0f} s") from cause
         finally:
             self.leave()
-        self._process = None
-        return code
 
     def _stuck(self, what: str) -> WaltapError:
         return DemoStuck(what, engine_log=self.log_file, spark_log=self.spark_log)
