@@ -6,8 +6,8 @@ Each commit of a table has the position behind its rows.
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -176,7 +176,7 @@ class LakeSink(Sink):
             if (known_table := self._found(each, offset)) is not None
         )
         self._written = {LakeTableName(each.space, each.name): each for each in tables}
-        self._keep(msgspec.structs.replace(offset, tables=tables))
+        self._keep(offset, tables=tables)
         self._forget()
         return self._offset.position
 
@@ -307,7 +307,10 @@ class LakeSink(Sink):
         table = self._table(name, version)
         if initial and name not in self._read:
             self._read.add(name)
-            self._take_out_unfinished(table)
+            if self._broken_off:
+                listed = ", ".join(map(str, self._broken_off))
+                self._context.may_write()
+                table.take_out(f"_seq = {SNAPSHOT_SEQUENCE} AND _commit_lsn IN ({listed})")
             self._seen[name] = table.version()
         end_lsn = 0 if self._position is None else self._position.end_lsn
         if part.rows:
@@ -318,24 +321,11 @@ class LakeSink(Sink):
         # Until the snapshot ends no position is durable in every table.
         broken_off = self._offset.unfinished
         unfinished = tuple(dict.fromkeys((*broken_off, lsn)))
-        self._keep(
-            msgspec.structs.replace(
-                self._offset,
-                epoch=self._offset.epoch + 1,
-                position=None,
-                unfinished=unfinished,
-                tables=(),
-            )
-        )
+        epoch = self._offset.epoch + 1
+        self._keep(self._offset, epoch=epoch, position=None, unfinished=unfinished, tables=())
         self._written = {}
         self._forget()
         self._snapshot, self._snapshot_lsn, self._broken_off = True, lsn, broken_off
-
-    def _take_out_unfinished(self, table: LakeTable) -> None:
-        if self._broken_off:
-            listed = ", ".join(map(str, self._broken_off))
-            self._context.may_write()
-            table.take_out(f"_seq = {SNAPSHOT_SEQUENCE} AND _commit_lsn IN ({listed})")
 
     # --- tables -----------------------------------------------------------------------------------
 
@@ -422,22 +412,26 @@ class LakeSink(Sink):
             return
         # Tables first, offset last: an offset never has a position that a table lacks.
         for name, pending in self._pending.items():
-            with self._unfit_may_go(name):
+            try:
                 self._append(name, pending, position)
+            except LakeTableUnfit:
+                # The remedy of WT-5553 renames the table away. The next start then creates a new one.
+                others = tuple(each for n, each in self._written.items() if n != name)
+                with suppress(SinkError):
+                    self._keep(self._offset, tables=others)
+                raise
         self._pending = {}
         tables = tuple(self._written.values())
-        if not self._snapshot and (position, tables) != (
-            self._offset.position,
-            self._offset.tables,
-        ):
-            self._keep(
-                msgspec.structs.replace(
-                    self._offset, position=position, unfinished=(), tables=tables
-                )
-            )
+        had = self._offset.position, self._offset.tables
+        if not self._snapshot and (position, tables) != had:
+            self._keep(self._offset, position=position, unfinished=(), tables=tables)
 
     def _append(self, name: LakeTableName, pending: PendingBuffers, position: Position) -> None:
-        rows = self._rows(name, pending)
+        pending.convert()
+        try:
+            rows = pending.rows(self._lake.fitted)
+        except pa.ArrowException as error:
+            raise LakeTableUnfit(f"{name}: {error}", table=name) from error
         if rows is None:
             return
         self._context.may_write()
@@ -452,26 +446,9 @@ class LakeSink(Sink):
         schema, relation, oid = source
         self._written[name] = WrittenTable(name.space, name.name, schema, relation, oid, version)
 
-    @contextmanager
-    def _unfit_may_go(self, name: LakeTableName) -> Iterator[None]:
-        """Remove a table from the offset if it cannot accept its columns."""
-        # The remedy of WT-5553 renames the table away. The next start then creates a new one.
-        try:
-            yield
-        except LakeTableUnfit:
-            others = tuple(each for n, each in self._written.items() if n != name)
-            with suppress(SinkError):
-                self._keep(msgspec.structs.replace(self._offset, tables=others))
-            raise
-
-    def _rows(self, name: LakeTableName, pending: PendingBuffers) -> "pa.Table | None":
-        pending.convert()
-        try:
-            return pending.rows(self._lake.fitted)
-        except pa.ArrowException as error:
-            raise LakeTableUnfit(f"{name}: {error}", table=name) from error
-
-    def _keep(self, offset: LakeOffset) -> None:
+    def _keep(self, offset: LakeOffset, **changes: object) -> None:
+        """Store ``offset`` with ``changes``."""
+        offset = msgspec.structs.replace(offset, **changes)
         self._context.may_write()
         self._lake.keep(offset)
         self._offset = offset

@@ -324,28 +324,25 @@ class RedisSink(Sink):
     def write(self, batch: Batch) -> None:
         self._fail_stop.check()
         with self._write_stop, self._server.failing():
-            self._take(batch)
-
-    def _take(self, batch: Batch) -> None:
-        if self._delivered.cover(batch):
-            return
-        # The snapshot started again: its buffered rows come again, too.
-        if self._in_snapshot and begins_snapshot(batch):
-            self._held = []
-        self._in_snapshot = batch.snapshot and bool(batch.parts)
-        records = batch.records or ()
-        if self._once:
-            self._held += records
-        else:
-            self._context.may_write()
-            self._append(records)
-        if not self._in_snapshot:
-            self._accepted = self._accepted.advanced(batch.partition, batch.position)
-        elif self._once:
-            # An unfinished snapshot has no position to resume from.
-            self._accepted = Positions()
-        if len(self._held) >= self._properties.held_records:
-            self._commit()
+            if self._delivered.cover(batch):
+                return
+            # The snapshot started again: its buffered rows come again, too.
+            if self._in_snapshot and begins_snapshot(batch):
+                self._held = []
+            self._in_snapshot = batch.snapshot and bool(batch.parts)
+            records = batch.records or ()
+            if self._once:
+                self._held += records
+            else:
+                self._context.may_write()
+                self._append(records)
+            if not self._in_snapshot:
+                self._accepted = self._accepted.advanced(batch.partition, batch.position)
+            elif self._once:
+                # An unfinished snapshot has no position to resume from.
+                self._accepted = Positions()
+            if len(self._held) >= self._properties.held_records:
+                self._commit()
 
     def flush(self) -> Positions | None:
         self._fail_stop.check()
