@@ -131,8 +131,7 @@ class EventStage:
             return record(event.op, event.topic, intent, event)
         except MISFITS:
             # An enum's label may be new: read the types again, then convert with care.
-            table = self._tables.renewed(intent.table.plan.seen, intent.table)
-            table = self._tables.careful(table)
+            table = self._tables.renewed(intent.table.plan.seen, intent.table).careful()
             intent.rows = table.read if intent.rows is intent.table.read else table.streamed
             intent.table = table
             return record(event.op, event.topic, intent, event)
@@ -213,7 +212,7 @@ class ConvertedFormat(Format):
         self._form = context.envelope
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._tables = ConnectTables(context)
+        self._tables = ConnectTables(context, null_to_default=False)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
         self._stage = RecordStage(context.record_steps) if context.record_steps else None
         self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
@@ -410,7 +409,7 @@ class ConvertedFormat(Format):
                 del frame.out[before:]
                 table = self._tables.renewed(relation, table)
                 try:
-                    self._change(kind, self._tables.careful(table), change, frame)
+                    self._change(kind, table.careful(), change, frame)
                 except MISFITS as cause:
                     raise table.plan.wrong_tuple("records", change.lsn) from cause
 
@@ -666,7 +665,7 @@ class ConvertedFormat(Format):
                 frame.out.append(self._read(table, row, lsn, frame, part))
             except MISFITS:
                 table = self._tables.renewed(part.relation, table)
-                careful = self._tables.careful(table)
+                careful = table.careful()
                 try:
                     frame.out.append(self._read(careful, row, lsn, frame, part))
                 except MISFITS as cause:

@@ -1,18 +1,21 @@
 """Convert tuples of a pipeline's relations to Connect values."""
 
+import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
-from waltap.changes.capture.source_type import root_type
+from waltap.changes.capture.source_type import may_grow, root_type
 from waltap.changes.decode.relation import Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events import EventPlan, EventPlans
 from waltap.changes.events.shape import ShapeColumn, TableShape, connect_values, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.encoders.format.format import FormatContext
-from waltap.encoders.json.codec import MISFITS
+from waltap.encoders.json.codec import MISFITS, RowCodec
 from waltap.encoders.json.null_notice import NullNotice
 
 Values = Callable[[Tuple], dict[str, Any]]
@@ -40,7 +43,9 @@ class ConnectTable:
     shape: TableShape
     streamed: ImageLayout
     read: ImageLayout
-    # Whether the types were read again without news. If so, each conversion names its column in errors.
+    # Makes the table whose conversions name the column of a value that does not fit; its own is it.
+    careful: "Callable[[], ConnectTable]"
+    # The types were read again and had not changed, so later misfits cause no query.
     renewed: bool = False
     # Direct writers of rows: True has the writers of snapshot rows, False of streamed rows.
     compiled: "dict[bool, Any]" = field(default_factory=dict)
@@ -56,52 +61,70 @@ def alike(one: object, other: object) -> bool:
     return repr(one) == repr(other)
 
 
-class ConnectTables(EventPlans[ConnectTable]):
+T = TypeVar("T", RowCodec, ConnectTable)
+
+
+class RowTables(EventPlans[T]):
     """Compile the plan of each relation at its first change.
 
     Compiling raises ConfigurationError when two columns get the same field name.
     """
 
-    def __init__(self, context: FormatContext) -> None:
+    def __init__(self, context: FormatContext, *, null_to_default: bool) -> None:
         self._format, self._capture = context, context.capture
         mode = context.capture.types.event_converting_failure_handling_mode
         self.nulls = NullNotice(context.warn, mode)
-        # Null stays null here, since the converters replace it by defaults.
-        options = replace(
-            context.capture.types, on_misfit=self.nulls.note, replace_null_with_default=False
-        )
-        self._types = context.mapper(options)
         self.source = envelope.source_schema(context.connector, context.envelope)
-        super().__init__(context.plans(self._types), self._table)
+        self._types = self._mapper(null_to_default=null_to_default)
+        super().__init__(context.plans(self._types), self._compiled)
 
-    def renewed(self, relation: Relation, table: ConnectTable) -> ConnectTable:
-        """Return the table for a row that ``table`` cannot convert.
+    def renewed(self, relation: Relation, made: T) -> T:
+        """Return the result for a row that ``made`` cannot render.
 
-        An enum may have a new label. If there is none, any value that does not fit becomes null, or an
-        error that names the column. The row itself needs the table of `careful`.
+        An enum may have a new label, or a composite type a new attribute. If not, the row itself needs
+        the ``careful`` twin: a value that does not fit becomes null, or an error that names the column.
         """
-        known = self.compiled.get(relation)
-        if known is not None and known is not table:
-            return known
-        if table.renewed:
-            return table
-        described = self.described(relation) or table.plan.relation
+        described = self.described(relation) or made.plan.relation
+        # Only such types can grow, and one query per version is enough.
+        if made.renewed or not may_grow(described):
+            return made
         now = self._format.renew(described)
-        plan = EventPlan(relation, now, self._context)
-        renewed = self._made(plan, careful=now is described)
+        # The types are unchanged, so the value has, for example, a label that was dropped. All later
+        # rows of this version are written column by column, without another query.
+        renewed = made.careful() if now is described else self.build(relation, now)
+        renewed.renewed = now is described
         if self.described(relation) is not None:
             self.replace(relation, now, renewed)
         return renewed
-
-    def careful(self, table: ConnectTable) -> ConnectTable:
-        """Return the table that converts any row."""
-        return table if table.renewed else self._made(table.plan, careful=True)
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
         name = self._capture.schema_name(f"{topic}.Envelope")
         return envelope.envelope_schema(name, row, self.source, self._format.envelope)
 
-    def _table(self, plan: EventPlan) -> ConnectTable:
+    def _mapper(self, *, null_to_default: bool) -> TypeMapper:
+        options = replace(
+            self._capture.types,
+            on_misfit=self.nulls.note,
+            replace_null_with_default=null_to_default,
+        )
+        return self._format.mapper(options)
+
+    @abc.abstractmethod
+    def _compiled(self, plan: EventPlan) -> T:
+        """Compile ``plan``."""
+
+
+class ConnectTables(RowTables[ConnectTable]):
+    """Keep the conversions of a pipeline's relations."""
+
+    def renewed(self, relation: Relation, made: ConnectTable) -> ConnectTable:
+        known = self.compiled.get(relation)
+        # An event of the batch may have renewed it already.
+        if known is not None and known is not made:
+            return known
+        return super().renewed(relation, made)
+
+    def _compiled(self, plan: EventPlan) -> ConnectTable:
         return self._made(plan, careful=False)
 
     def _made(self, plan: EventPlan, *, careful: bool) -> ConnectTable:
@@ -131,7 +154,11 @@ class ConnectTables(EventPlans[ConnectTable]):
         # Encoders are found by the schema object, so both kinds share one.
         if same:
             read = replace(read, key_schema=streamed.key_schema, value_schema=streamed.value_schema)
-        return ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, renewed=careful)
+        twin: Callable[[], ConnectTable] = cache(
+            lambda: made if careful else self._made(plan, careful=True)
+        )
+        made = ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, careful=twin)
+        return made
 
     def _labels(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
         """Return the function that makes enums check their labels.

@@ -11,7 +11,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -86,7 +86,7 @@ class RowCodec:
     key_tail: str
     # Headers of every record.
     headers: tuple[Header, ...]
-    # Makes the twin whose conversions name the column of a value that does not fit.
+    # Makes the twin whose conversions name the column of a value that does not fit; its own twin is it.
     careful: "Callable[[], RowCodec]"
     # Makes the twin for snapshot rows; None means this codec.
     snapshot: "Callable[[], RowCodec] | None"
@@ -469,8 +469,3 @@ def _defined(name: str, codec: RowCodec) -> dict[str, Any]:
     space |= dict(zip(("_before", "_after"), codec.key_texts, strict=True))
     # The text is made of generated names, mappings' expressions, and JSON inside literals.
     return define(code, f"JSON {name} of {len(plan.relation.columns)} columns", space)
-
-
-def no_twin() -> NoReturn:
-    """Replace ``careful`` in a careful codec."""
-    raise AssertionError("a careful codec has no twin")
