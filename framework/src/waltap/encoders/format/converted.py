@@ -12,23 +12,12 @@ import msgspec
 
 from waltap.base.cache import BoundedDict
 from waltap.base.plugin_errors import part_of
-from waltap.changes.decode.message import (
-    Change,
-    Delete,
-    InsertBlock,
-    LogicalMessage,
-    Truncate,
-    Update,
-)
+from waltap.changes.decode.message import Change, InsertBlock, LogicalMessage
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import (
-    DELETES,
     INSERTS,
-    NEW_KEY,
-    OLD_KEY,
     OPERATIONS,
-    TRUNCATES,
     UPDATES,
     ChangeEvent,
     EventRow,
@@ -39,7 +28,7 @@ from waltap.changes.events import (
 from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Field, Schema
-from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.changes.mapping.envelope import MESSAGE_COLLECTION
 from waltap.changes.transactions.transaction import (
     Heartbeat,
     Notification,
@@ -55,10 +44,10 @@ from waltap.encoders.format.converter import (
     WriteKeys,
     value_unfit,
 )
-from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.format import FormatContext
 from waltap.encoders.format.record_stage import RecordStage
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, SchemaMemory
-from waltap.encoders.format.tables import ConnectTable, ConnectTables, ImageLayout, alike
+from waltap.encoders.format.tables import ConnectTable, ConnectTables, ImageLayout, RowFormat
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.event_format import changed_fields, transformed_events
 from waltap.version import VERSION
@@ -201,22 +190,21 @@ class RecordConverters:
     header: Converter
 
 
-class ConvertedFormat(Format):
+class ConvertedFormat(RowFormat[ConnectTable, EventFrame]):
     """Render batches to records by converters."""
 
+    _encoder = "records"
+    _tables: ConnectTables
+
     def __init__(self, converters: RecordConverters, context: FormatContext) -> None:
+        # Null stays null in rows, since the converters replace it by defaults.
+        super().__init__(ConnectTables(context, null_to_default=False), context)
         capture = context.capture
         shape = capture.properties
-        self._capture, self._connector = capture, context.connector
-        self._database = context.database
+        self._connector, self._database = context.connector, context.database
         self._form = context.envelope
-        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
-        self._order = context.order if shape.provide_transaction_metadata else None
-        self._tables = ConnectTables(context, null_to_default=False)
         self._events = EventStage(context.transforms, self._tables) if context.transforms else None
         self._stage = RecordStage(context.record_steps) if context.record_steps else None
-        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
-        self._content = CONTENT_FORMS[shape.binary_handling_mode]
         self._headers: tuple[ConnectHeader, ...] = ()
         if shape.extended_headers:
             self._headers = tuple((name, envelope.HEADER, value) for name, value in context.headers)
@@ -296,12 +284,9 @@ class ConvertedFormat(Format):
         made = {"key": self._key, "value": self._value, "header": self._header}
         return made[record_part].converter, "encoder"
 
-    def prepare(self, relation: Relation) -> None:
-        self._tables.of(relation)
-
     def forget(self, oid: int) -> None:
         topics = {table.plan.topic for table in self._tables.made(oid)}
-        self._tables.forget(oid)
+        super().forget(oid)
         self._key.forget(topics)
         self._value.forget(topics)
 
@@ -380,18 +365,12 @@ class ConvertedFormat(Format):
     def _run(
         self, kind: str, relation: Relation | None, run: Sequence[Change], frame: EventFrame
     ) -> None:
-        if relation is None:
-            for change in run:
-                if kind is TRUNCATES:
-                    self._truncate(change, frame)  # type: ignore[arg-type]
-                elif self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
-                    self._message(change, frame)  # type: ignore[arg-type]
-            return
-        table = self._tables.of(relation)
-        if table is None:
-            return
+        new = kind is INSERTS or kind is UPDATES
         # The counters of transaction metadata differ from row to row.
-        if (kind is INSERTS or kind is UPDATES) and frame.order is None:
+        if relation is not None and new and frame.order is None:
+            table = self._tables.of(relation)
+            if table is None:
+                return
             images: Sequence[Tuple]
             if isinstance(run, InsertBlock):
                 images, lsns = run.rows, run.lsns.tolist()
@@ -401,17 +380,7 @@ class ConvertedFormat(Format):
             if self._straight(table, images, lsns, OPERATIONS[kind], frame, read=False):
                 return
         for change in run:
-            before = len(frame.out)
-            try:
-                self._change(kind, table, change, frame)
-            except MISFITS:
-                # An enum's label may be new: read the types again, then convert with care.
-                del frame.out[before:]
-                table = self._tables.renewed(relation, table)
-                try:
-                    self._change(kind, table.careful(), change, frame)
-                except MISFITS as cause:
-                    raise table.plan.wrong_tuple("records", change.lsn) from cause
+            self._single(kind, change, frame)
 
     def _straight(
         self,
@@ -469,56 +438,14 @@ class ConvertedFormat(Format):
                 keys = lambda images: [encode(of(image)) for image in images]  # type: ignore[misc] # noqa: E731
         return keys, creates
 
-    def _change(self, kind: str, table: ConnectTable, change: Any, frame: EventFrame) -> None:
-        if kind is INSERTS or kind is UPDATES:
-            new = change.new
-            self._add(table, OPERATIONS[kind], change.lsn, frame, key=new, after=new)
-        elif isinstance(change, Delete):
-            images = table.plan.delete(change)
-            if images is not None:
-                self._delete(table, *images, change.lsn, frame, ())
-        else:
-            self._update(table, change, frame)
+    def _text(self, table: ConnectTable, row: Tuple) -> str:
+        # The text of `alike`.
+        return repr(table.streamed.row(row))
 
-    def _update(self, table: ConnectTable, change: Update, frame: EventFrame) -> None:
-        before, after, old = table.plan.update(change, table.same_key)
+    def _key_header(self, table: ConnectTable, name: str, row: Tuple) -> tuple[ConnectHeader, ...]:
         rows = table.streamed
-        if old is not None:
-            assert rows.key_schema is not None
-            headers = ((NEW_KEY, rows.key_schema, rows.key(after)),)
-            back = ((OLD_KEY, rows.key_schema, rows.key(old)),)
-            # A value that does not fit must fail here, before the delete counts its event.
-            rows.row(after)
-            if DELETES not in self._skipped:
-                self._delete(table, old, old, change.lsn, frame, headers)
-            if INSERTS not in self._skipped:
-                self._add(table, "c", change.lsn, frame, key=after, after=after, headers=back)
-            return
-        if self._skip_unchanged and before is not None and alike(rows.row(before), rows.row(after)):
-            return
-        self._add(table, "u", change.lsn, frame, key=after, before=before, after=after)
-
-    def _delete(
-        self,
-        table: ConnectTable,
-        before: Tuple,
-        key: Tuple,
-        lsn: int,
-        frame: EventFrame,
-        headers: tuple[ConnectHeader, ...],
-    ) -> None:
-        keyed = not table.plan.keyless_deletes
-        self._add(
-            table, "d", lsn, frame, key=key if keyed else None, before=before, headers=headers
-        )
-        if self._tombstones and keyed:
-            self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
-
-    def _truncate(self, change: Truncate, frame: EventFrame) -> None:
-        for relation in change.relations:
-            table = self._tables.of(relation)
-            if table is not None:
-                self._add(table, "t", change.lsn, frame, key=None)
+        assert rows.key_schema is not None
+        return ((name, rows.key_schema, rows.key(row)),)
 
     def _add(
         self,

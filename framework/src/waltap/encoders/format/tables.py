@@ -4,18 +4,31 @@ import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from waltap.changes.capture.source_type import may_grow, root_type
+from waltap.changes.decode.message import LogicalMessage
 from waltap.changes.decode.relation import Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.events import EventPlan, EventPlans
+from waltap.changes.events import (
+    DELETES,
+    INSERTS,
+    MESSAGES,
+    NEW_KEY,
+    OLD_KEY,
+    OPERATIONS,
+    TRUNCATES,
+    UPDATES,
+    EventPlan,
+    EventPlans,
+)
 from waltap.changes.events.shape import ShapeColumn, TableShape, connect_values, table_shape
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
+from waltap.changes.mapping.envelope import CONTENT_FORMS
 from waltap.changes.mapping.type_mapping import TypeMapper
-from waltap.encoders.format.format import FormatContext
-from waltap.encoders.json.codec import MISFITS, RowCodec
+from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.json.codec import MISFITS, CompiledTable
 from waltap.encoders.json.null_notice import NullNotice
 
 Values = Callable[[Tuple], dict[str, Any]]
@@ -36,17 +49,12 @@ class ImageLayout:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ConnectTable:
+class ConnectTable(CompiledTable):
     """Hold the conversions of one relation version."""
 
-    plan: EventPlan
     shape: TableShape
     streamed: ImageLayout
     read: ImageLayout
-    # Makes the table whose conversions name the column of a value that does not fit; its own is it.
-    careful: "Callable[[], ConnectTable]"
-    # The types were read again and had not changed, so later misfits cause no query.
-    renewed: bool = False
     # Direct writers of rows: True has the writers of snapshot rows, False of streamed rows.
     compiled: "dict[bool, Any]" = field(default_factory=dict)
 
@@ -61,7 +69,7 @@ def alike(one: object, other: object) -> bool:
     return repr(one) == repr(other)
 
 
-T = TypeVar("T", RowCodec, ConnectTable)
+T = TypeVar("T", bound=CompiledTable)
 
 
 class RowTables(EventPlans[T]):
@@ -91,7 +99,7 @@ class RowTables(EventPlans[T]):
         now = self._format.renew(described)
         # The types are unchanged, so the value has, for example, a label that was dropped. All later
         # rows of this version are written column by column, without another query.
-        renewed = made.careful() if now is described else self.build(relation, now)
+        renewed: T = made.careful() if now is described else self.build(relation, now)
         renewed.renewed = now is described
         if self.described(relation) is not None:
             self.replace(relation, now, renewed)
@@ -203,6 +211,139 @@ class ConnectTables(RowTables[ConnectTable]):
             return with_care
 
         return guard
+
+
+F = TypeVar("F")
+
+
+class RowFormat(Format, Generic[T, F]):
+    """Turn changes into Debezium's events.
+
+    A frame has what the events of one part share, and the list that gets their records.
+    """
+
+    # Names the format in errors.
+    _encoder = "json"
+
+    def __init__(self, tables: RowTables[T], context: FormatContext) -> None:
+        self._tables, self._capture = tables, context.capture
+        shape = context.capture.properties
+        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
+        self._order = context.order if shape.provide_transaction_metadata else None
+        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in self._capture.skipped)
+        self._content = CONTENT_FORMS[shape.binary_handling_mode]
+
+    def prepare(self, relation: Relation) -> None:
+        self._tables.of(relation)
+
+    def forget(self, oid: int) -> None:
+        self._tables.forget(oid)
+
+    @abc.abstractmethod
+    def _add(
+        self,
+        table: T,
+        op: str,
+        lsn: int,
+        frame: F,
+        *,
+        key: Tuple | None,
+        before: Tuple | None = None,
+        after: Tuple | None = None,
+        headers: tuple[Any, ...] = (),
+        tombstone: bool = False,
+    ) -> None:
+        """Count an event and append its record.
+
+        The row images are converted before: one that does not fit raises one of `MISFITS`, and nothing
+        is counted. The ``headers`` precede the usual ones; a tombstone does not count.
+        """
+
+    @abc.abstractmethod
+    def _message(self, change: LogicalMessage, frame: F) -> None:
+        """Append the record of a logical message."""
+
+    @abc.abstractmethod
+    def _text(self, table: T, row: Tuple) -> str:
+        """Return the text of a row, the same for equal rows."""
+
+    @abc.abstractmethod
+    def _key_header(self, table: T, name: str, row: Tuple) -> tuple[Any, ...]:
+        """Return the headers with the key of a row."""
+
+    def _single(self, kind: str, change: Any, frame: F) -> None:
+        """Append the records of one change."""
+        if kind is TRUNCATES:
+            for relation in change.relations:
+                table = self._tables.of(relation)
+                if table is not None:
+                    self._add(table, "t", change.lsn, frame, key=None)
+            return
+        if kind is MESSAGES:
+            if self._capture.message_prefix(change.prefix):
+                self._message(change, frame)
+            return
+        relation = change.relation
+        table = self._tables.compiled.get(relation) or self._tables.of(relation)
+        if table is None:
+            return
+        try:
+            self._change(kind, table, change, frame)
+        except MISFITS:
+            # All images are converted before any event is counted or appended, so the second attempt
+            # does not count twice.
+            table = self._tables.renewed(relation, table)
+            try:
+                self._change(kind, table.careful(), change, frame)
+            except MISFITS as cause:
+                raise table.plan.wrong_tuple(self._encoder, change.lsn) from cause
+
+    def _change(self, kind: str, table: T, change: Any, frame: F) -> None:
+        lsn = change.lsn
+        if kind is INSERTS or kind is UPDATES:
+            self._add(table, OPERATIONS[kind], lsn, frame, key=change.new, after=change.new)
+        elif kind is DELETES:
+            images = table.plan.delete(change)
+            if images is not None:
+                self._delete(table, *images, lsn, frame)
+        else:
+            before, after, old = table.plan.update(change, table.same_key)
+            if old is not None:
+                self._key_change(table, old, after, lsn, frame)
+                return
+            if (
+                self._skip_unchanged
+                and before is not None
+                and self._text(table, before) == self._text(table, after)
+            ):
+                return
+            self._add(table, "u", lsn, frame, key=after, before=before, after=after)
+
+    def _key_change(self, table: T, old: Tuple, new: Tuple, lsn: int, frame: F) -> None:
+        """Append a delete and a create."""
+        # A value that does not fit must fail here, before the delete counts its event.
+        self._text(table, new)
+        new_key = self._key_header(table, NEW_KEY, new)
+        old_key = self._key_header(table, OLD_KEY, old)
+        if DELETES not in self._skipped:
+            self._delete(table, old, old, lsn, frame, new_key)
+        if INSERTS not in self._skipped:
+            self._add(table, "c", lsn, frame, key=new, after=new, headers=old_key)
+
+    def _delete(
+        self,
+        table: T,
+        before: Tuple,
+        key: Tuple,
+        lsn: int,
+        frame: F,
+        headers: tuple[Any, ...] = (),
+    ) -> None:
+        """Append a delete and its tombstone."""
+        keyed = key if not table.plan.keyless_deletes else None
+        self._add(table, "d", lsn, frame, key=keyed, before=before, headers=headers)
+        if self._tombstones and keyed is not None:
+            self._add(table, "d", lsn, frame, key=key, headers=headers, tombstone=True)
 
 
 def _written(value: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ Every column's expression is ``to_json(v) if v.__class__ is str else other(v)``.
 common case, goes straight to its JSON; NULL, UNCHANGED and ABSENT take a call.
 """
 
+import abc
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,11 +67,25 @@ class ColumnCodec:
     column: JsonColumn | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class RowCodec:
+@dataclass(slots=True, kw_only=True, eq=False)
+class CompiledTable(abc.ABC):
     """Hold the compiled functions of one relation version."""
 
     plan: EventPlan
+    # Makes the twin whose conversions name the column of a value that does not fit; its own twin is it.
+    careful: Callable[[], Any]
+    # The types were read again and had not changed, so later misfits cause no query.
+    renewed: bool = False
+
+    @abc.abstractmethod
+    def same_key(self, old: Tuple, new: Tuple) -> bool:
+        """Return whether the keys of two rows are written alike."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RowCodec(CompiledTable):
+    """Hold a relation version's functions for JSON."""
+
     # Codecs of single columns, by index.
     columns: Mapping[int, ColumnCodec]
     key_columns: Mapping[int, ColumnCodec]
@@ -86,12 +101,8 @@ class RowCodec:
     key_tail: str
     # Headers of every record.
     headers: tuple[Header, ...]
-    # Makes the twin whose conversions name the column of a value that does not fit; its own twin is it.
-    careful: "Callable[[], RowCodec]"
     # Makes the twin for snapshot rows; None means this codec.
     snapshot: "Callable[[], RowCodec] | None"
-    # The types were read again and had not changed, so later misfits cause no query.
-    renewed: bool = False
     # Renderers that `old` has made; most tables need none.
     old_renderers: dict[str, RowsRenderer] | None = None
 

@@ -15,10 +15,6 @@ from waltap.base.cache import BoundedDict
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.events import (
-    DELETES,
-    INSERTS,
-    NEW_KEY,
-    OLD_KEY,
     ChangeEvent,
     EventRow,
     EventTransform,
@@ -32,7 +28,7 @@ from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, Tra
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
 from waltap.encoders.json.event_texts import PartTemplate, SourceTexts, unsent
-from waltap.encoders.json.format import JsonFormat, key_header
+from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import header_writer
 from waltap.errors import RecordError, RetryVerdict
@@ -137,12 +133,12 @@ class JsonEventFormat(JsonFormat):
 
     # --- events instead of records ------------------------------------------------------------------
 
-    def _event(
+    def _add(
         self,
+        table: RowCodec,
         op: str,
-        codec: RowCodec,
-        n: str,
-        texts: PartTemplate,
+        lsn: int,
+        frame: PartTemplate,
         *,
         key: Tuple | None,
         before: Tuple | None = None,
@@ -150,23 +146,23 @@ class JsonEventFormat(JsonFormat):
         headers: tuple[Header, ...] = (),
         tombstone: bool = False,
     ) -> None:
-        part, plan = texts.part, codec.plan
-        # `texts.c` counts the event; its tombstone does not count.
-        c = "" if tombstone else texts.c(op, n, plan.name, unsent(plan, after))
+        part, plan, n = frame.part, table.plan, str(lsn)
+        # `frame.c` counts the event; its tombstone does not count.
+        c = "" if tombstone else frame.c(op, n, plan.name, unsent(plan, after))
         event = ChangeEvent(
             op,
             plan.relation,
             plan.topic,
-            key=None if key is None or codec.key is None else EventRow(plan.key_columns, key),
+            key=None if key is None or table.key is None else EventRow(plan.key_columns, key),
             before=None if before is None else EventRow(plan.columns, before),
             after=None if after is None else EventRow(plan.columns, after),
-            source=_EncoderInput(codec, texts.frame, n, c, headers),
-            lsn=int(n),
+            source=_EncoderInput(table, frame.frame, n, c, headers),
+            lsn=lsn,
             commit_ts=part.commit_ts,
             xid=part.xid,
             tombstone=tombstone,
         )
-        texts.out.append(event)  # type: ignore[arg-type]
+        frame.out.append(event)  # type: ignore[arg-type]
 
     def _new_rows(
         self,
@@ -178,47 +174,7 @@ class JsonEventFormat(JsonFormat):
         start: int,
     ) -> None:
         for at, change in enumerate(run, start):
-            self._written(codec, op, None, change.new, str(change.lsn), texts.of(at))
-
-    def _written(
-        self,
-        codec: RowCodec,
-        op: str,
-        before: Tuple | None,
-        after: Tuple,
-        n: str,
-        texts: PartTemplate,
-    ) -> None:
-        if self._skip_unchanged and before is not None and codec.row(before) == codec.row(after):
-            return
-        self._event(op, codec, n, texts, key=after, before=before, after=after)
-
-    def _delete(
-        self,
-        codec: RowCodec,
-        before: Tuple,
-        key: Tuple,
-        n: str,
-        texts: PartTemplate,
-        *,
-        extra: tuple[Header, ...] = (),
-    ) -> None:
-        keyed = not codec.plan.keyless_deletes
-        self._event("d", codec, n, texts, key=key if keyed else None, before=before, headers=extra)
-        if self._tombstones and keyed:
-            self._event("d", codec, n, texts, key=key, headers=extra, tombstone=True)
-
-    def _key_change(
-        self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: PartTemplate
-    ) -> None:
-        if DELETES not in self._skipped:
-            self._delete(codec, old, old, n, texts, extra=key_header(codec, NEW_KEY, new))
-        if INSERTS not in self._skipped:
-            headers = key_header(codec, OLD_KEY, old)
-            self._event("c", codec, n, texts, key=new, after=new, headers=headers)
-
-    def _truncated(self, codec: RowCodec, n: str, texts: PartTemplate) -> None:
-        self._event("t", codec, n, texts, key=None)
+            self._add(codec, op, change.lsn, texts.of(at), key=change.new, after=change.new)
 
     def _read(
         self,
@@ -294,7 +250,7 @@ class JsonEventFormat(JsonFormat):
         if row.changed is None:
             before, after = codec.key_texts
             return f"{before}{codec.key(row.image)}{after}".encode()
-        before, after = self._tables.key_texts(_schema(row.changed, row, codec.key_schema))
+        before, after = self._json.key_texts(_schema(row.changed, row, codec.key_schema))
         return f"{before}{_object(row, row.changed, codec.key_columns)}{after}".encode()
 
     def _prefix(self, event: ChangeEvent, codec: RowCodec) -> bytes:
@@ -305,7 +261,7 @@ class JsonEventFormat(JsonFormat):
             return codec.prefix
         key = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
         if key not in self._prefixes_of:
-            self._prefixes_of[key] = self._tables.value_prefix(*key)
+            self._prefixes_of[key] = self._json.value_prefix(*key)
         return self._prefixes_of[key]
 
 

@@ -211,14 +211,7 @@ class PartTemplate:
         xid = "null" if self.part.xid is None else self.part.xid
         return f'{{"id":"{xid}:{n}","total_order":{total},"data_collection_order":{order}}}'
 
-    def value(
-        self, codec: RowCodec, before: str, after: str, op: str, n: str, unsent: str = "null"
-    ) -> bytes:
-        """Count an event and return its value."""
-        return (
-            codec.prefix
-            + (
-                f'{{"before":{before},"after":{after},"source":{{{self.a}{n}{self.b}'
-                f"{codec.table}{self.x}{n}{self.c(op, n, codec.plan.name, unsent)}"
-            ).encode()
-        )
+    def value(self, codec: RowCodec, before: str, op: str, n: str) -> bytes:
+        """Count an event without ``after`` and return its value."""
+        text = f'{{"before":{before},"after":null,"source":{{{self.a}{n}{self.b}{codec.table}'
+        return codec.prefix + f"{text}{self.x}{n}{self.c(op, n, codec.plan.name)}".encode()

@@ -24,10 +24,8 @@ from waltap.base.import_rules import np, pa
 from waltap.changes.decode.message import (
     Change,
     Delete,
-    Insert,
     InsertBlock,
     LogicalMessage,
-    Truncate,
     Update,
 )
 from waltap.changes.decode.relation import Relation
@@ -38,8 +36,6 @@ from waltap.changes.events import (
     DELETES,
     INSERTS,
     MESSAGES,
-    NEW_KEY,
-    OLD_KEY,
     OPERATIONS,
     TRUNCATES,
     UPDATES,
@@ -50,7 +46,7 @@ from waltap.changes.events import (
 from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
-from waltap.changes.mapping.envelope import CONTENT_FORMS, MESSAGE_COLLECTION
+from waltap.changes.mapping.envelope import MESSAGE_COLLECTION
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import (
@@ -60,8 +56,9 @@ from waltap.changes.transactions.transaction import (
     TransactionPart,
     TransactionRun,
 )
-from waltap.encoders.format.format import Format, FormatContext
+from waltap.encoders.format.format import FormatContext
 from waltap.encoders.format.record_block import RecordBlock, joined
+from waltap.encoders.format.tables import RowFormat
 from waltap.encoders.json.blocks import record_block
 from waltap.encoders.json.codec import MISFITS, RowCodec, json_text
 from waltap.encoders.json.event_texts import EnvelopeTemplate, PartTemplate, SourceTexts, unsent
@@ -84,7 +81,7 @@ MIN_CHANGES_GATHERED: Final = 16
 _UNCOUNTED = '"event_count":null,"data_collections":null'
 
 
-class JsonFormat(Format):
+class JsonFormat(RowFormat[RowCodec, PartTemplate]):
     """Render batches to JSON records."""
 
     # Whether transforms of events run before the encoding.
@@ -93,17 +90,14 @@ class JsonFormat(Format):
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         capture = context.capture
         shape = capture.properties
-        self._capture = capture
-        self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
-        self._order = context.order if shape.provide_transaction_metadata else None
         self._headers: tuple[Header, ...] = ()
         if context.header is not None:
             self.text = context.header.text
         if shape.extended_headers:
             self._headers = _context_headers(properties, context)
-        self._tables = JsonTables(properties, context, self._headers)
-        self._codecs, self._codec = self._tables.compiled, self._tables.of
-        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in capture.skipped)
+        tables = self._json = JsonTables(properties, context, self._headers)
+        super().__init__(tables, context)
+        self._codecs, self._codec = tables.compiled, tables.of
         # These texts are the same in all batches.
         self._wording = EnvelopeTemplate(
             context.envelope, "}}" if properties.value_schemas else "}"
@@ -117,14 +111,13 @@ class JsonFormat(Format):
         self._heartbeat_topic = capture.heartbeat_topic
         self._transaction_topic = capture.transaction_topic
         self._message_topic = capture.message_topic
-        self._content = CONTENT_FORMS[shape.binary_handling_mode]
 
         def texts(schema: Schema, *, enabled: bool) -> tuple[str, str]:
             return wrapping(envelope.renamed(schema, capture.schema_name), enabled=enabled)
 
         keys, values = properties.key_schemas, properties.value_schemas
         message = envelope.message_value_schema(
-            context.connector, self._tables.source, binary=shape.binary_handling_mode == "bytes"
+            context.connector, tables.source, binary=shape.binary_handling_mode == "bytes"
         )
         self._message_key = texts(envelope.message_key_schema(context.connector), enabled=keys)
         self._message_value = texts(message, enabled=values)
@@ -194,12 +187,6 @@ class JsonFormat(Format):
             )
             for each in notices
         ]
-
-    def prepare(self, relation: Relation) -> None:
-        self._codec(relation)
-
-    def forget(self, oid: int) -> None:
-        self._tables.forget(oid)
 
     # --- streaming --------------------------------------------------------------------------------
 
@@ -358,31 +345,6 @@ class JsonFormat(Format):
             for place, record in zip(group.places, made, strict=True):
                 out[place + 1] = Record(record.topic, record.key, None, record.headers)
 
-    def _single(self, kind: str, change: Change, texts: "PartTemplate") -> None:
-        """Append the records of one change."""
-        if kind is TRUNCATES:
-            self._truncate(change, texts)  # type: ignore[arg-type]
-            return
-        if kind is MESSAGES:
-            if self._capture.message_prefix(change.prefix):  # type: ignore[union-attr]
-                self._message(change, texts)  # type: ignore[arg-type]
-            return
-        relation = change.relation  # type: ignore[union-attr]
-        codec = self._codecs.get(relation) or self._codec(relation)
-        if codec is None:
-            return
-        new = OPERATIONS[kind] if kind is INSERTS or kind is UPDATES else ""
-        try:
-            self._change(codec, new, change, texts)  # type: ignore[arg-type]
-        except MISFITS:
-            # All images are rendered before any event is counted or appended, so the
-            # second attempt does not count twice.
-            codec = self._tables.renewed(relation, codec)
-            try:
-                self._change(codec.careful(), new, change, texts)  # type: ignore[arg-type]
-            except MISFITS as cause:
-                raise codec.plan.wrong_tuple("json", change.lsn) from cause
-
     def _new_rows(
         self,
         codec: RowCodec,
@@ -407,89 +369,40 @@ class JsonFormat(Format):
         frames = texts.frames(range(start, start + len(rows)))
         _render(codec, (rows, rows, ns, cs, *frames), texts.out, renewed)
 
-    def _change(
-        self, codec: RowCodec, new: str, change: Insert | Update | Delete, texts: "PartTemplate"
-    ) -> None:
-        """Append the records of a change.
-
-        ``new`` is the operation of a change that has only a new row, else empty.
-        """
-        if new:
-            self._written(codec, new, None, change.new, str(change.lsn), texts)  # type: ignore[union-attr]
-            return
-        if isinstance(change, Delete):
-            images = codec.plan.delete(change)
-            if images is not None:
-                self._delete(codec, *images, str(change.lsn), texts)
-            return
-        before, after, old = codec.plan.update(change, codec.same_key)  # type: ignore[arg-type]
-        n = str(change.lsn)
-        if old is not None:
-            self._key_change(codec, old, after, n, texts)
-            return
-        self._written(codec, "u", before, after, n, texts)
-
-    def _written(
+    def _add(
         self,
-        codec: RowCodec,
+        table: RowCodec,
         op: str,
-        before: Tuple | None,
-        after: Tuple,
-        n: str,
-        texts: "PartTemplate",
-    ) -> None:
-        old_row = "null" if before is None else codec.row(before)
-        if self._skip_unchanged and old_row == codec.row(after):
-            return
-        names = unsent(codec.plan, after) if self._wording.names_unsent else "null"
-        texts.out.append(codec.written(after, old_row, op, n, names, texts))
-
-    def _delete(
-        self,
-        codec: RowCodec,
-        before: Tuple,
-        key: Tuple,
-        n: str,
-        texts: "PartTemplate",
+        lsn: int,
+        frame: PartTemplate,
         *,
-        extra: tuple[Header, ...] = (),
+        key: Tuple | None,
+        before: Tuple | None = None,
+        after: Tuple | None = None,
+        headers: tuple[Header, ...] = (),
+        tombstone: bool = False,
     ) -> None:
-        """Append a delete and its tombstone.
+        n, old_row = str(lsn), "null" if before is None else table.row(before)
+        if after is not None:
+            names = unsent(table.plan, after) if self._wording.names_unsent else "null"
+            record = table.written(after, old_row, op, n, names, frame)
+            if headers:
+                record.headers = headers + record.headers
+        else:
+            key_bytes = None
+            if key is not None and table.key is not None:
+                start, end = table.key_texts
+                key_bytes = f"{start}{table.key(key)}{end}".encode()
+            value = None if tombstone else frame.value(table, old_row, op, n)
+            record = Record(table.plan.topic, key_bytes, value, headers + self._headers)
+        frame.out.append(record)
 
-        The ``extra`` headers precede the usual ones.
-        """
-        keyed = not codec.plan.keyless_deletes
-        key_bytes, row = _key(codec, key) if keyed else None, codec.row(before)
-        headers = extra + self._headers if extra else self._headers
-        value = texts.value(codec, row, "null", "d", n)
-        texts.out.append(Record(codec.plan.topic, key_bytes, value, headers))
-        if self._tombstones and keyed:
-            texts.out.append(Record(codec.plan.topic, key_bytes, None, headers))
+    def _text(self, table: RowCodec, row: Tuple) -> str:
+        return table.row(row)
 
-    def _key_change(
-        self, codec: RowCodec, old: Tuple, new: Tuple, n: str, texts: "PartTemplate"
-    ) -> None:
-        """Append a delete and a create for a key change."""
-        # Both images are rendered first, since the delete counts its event.
-        row, new_key = codec.row(new), _key(codec, new)
-        newkey, oldkey = key_header(codec, NEW_KEY, new), key_header(codec, OLD_KEY, old)
-        if DELETES not in self._skipped:
-            self._delete(codec, old, old, n, texts, extra=newkey)
-        if INSERTS not in self._skipped:
-            names = unsent(codec.plan, new) if self._wording.names_unsent else "null"
-            value = texts.value(codec, "null", row, "c", n, names)
-            texts.out.append(Record(codec.plan.topic, new_key, value, oldkey + self._headers))
-
-    def _truncate(self, change: Truncate, texts: "PartTemplate") -> None:
-        n = str(change.lsn)
-        for relation in change.relations:
-            codec = self._codec(relation)
-            if codec is not None:
-                self._truncated(codec, n, texts)
-
-    def _truncated(self, codec: RowCodec, n: str, texts: "PartTemplate") -> None:
-        value = texts.value(codec, "null", "null", "t", n)
-        texts.out.append(Record(codec.plan.topic, None, value, self._headers))
+    def _key_header(self, table: RowCodec, name: str, row: Tuple) -> tuple[Header, ...]:
+        assert table.key is not None
+        return ((name, table.key_header(table.key(row))),)
 
     # --- messages and transactions ----------------------------------------------------------------
 
@@ -669,19 +582,6 @@ def _counts(order: TransactionOrder) -> str:
 def _in_sequence(lsn: int | None) -> str:
     """Return ``lsn`` escaped for the text of ``source.sequence``."""
     return "null" if lsn is None else f'\\"{lsn}\\"'
-
-
-def key_header(codec: RowCodec, name: str, values: Tuple) -> tuple[Header, ...]:
-    """Return a header with the key of a row image."""
-    assert codec.key is not None
-    return ((name, codec.key_header(codec.key(values))),)
-
-
-def _key(codec: RowCodec, values: Tuple) -> bytes | None:
-    if codec.key is None:
-        return None
-    before, after = codec.key_texts
-    return f"{before}{codec.key(values)}{after}".encode()
 
 
 @dataclass(slots=True)
