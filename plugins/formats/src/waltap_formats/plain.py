@@ -130,11 +130,7 @@ class BytesConverter(Converter):
             if others is not None and value is not None and not isinstance(value, bytes):
                 return others(value)
             if value is not None and not isinstance(value, bytes):
-                kind = schema.kind.value if schema is not None else type(value).__name__
-                raise SchemaMismatch(
-                    f"the format writes values of the kind bytes, and this is of the kind {kind}",
-                    way=WAYS[self._record_part],
-                )
+                raise _mismatch(ConnectKind.BYTES, value, schema, self._record_part)
             return value
 
         return encode
@@ -148,7 +144,7 @@ class NumberConverter(Converter):
 
     def __init__(self, kind: ConnectKind, context: ConverterContext) -> None:
         self._kind, self._pack = kind, struct.Struct(PACKED[kind]).pack
-        self._way = WAYS[context.record_part]
+        self._record_part = context.record_part
 
     def encoder(self, topic: str, schema: Schema | None) -> Encode:
         kind, pack = self._kind, self._pack
@@ -158,14 +154,20 @@ class NumberConverter(Converter):
                 return None
             # Kafka's serializers accept one class of numbers only.
             if schema is None or schema.kind is not kind:
-                found = schema.kind.value if schema is not None else type(value).__name__
-                raise SchemaMismatch(
-                    f"the format writes values of the kind {kind.value}, and this is of the kind {found}",
-                    way=self._way,
-                )
+                raise _mismatch(kind, value, schema, self._record_part)
             return pack(value)
 
         return encode
+
+
+def _mismatch(
+    kind: ConnectKind, value: Any, schema: Schema | None, record_part: str
+) -> SchemaMismatch:
+    found = schema.kind.value if schema is not None else type(value).__name__
+    return SchemaMismatch(
+        f"the format writes values of the kind {kind.value}, and this is of the kind {found}",
+        way=WAYS[record_part],
+    )
 
 
 def printed(value: Any, schema: Schema | None) -> str:

@@ -25,7 +25,12 @@ from waltap.errors import ConfigurationError
 NAMESPACE = "io.confluent.connect.avro"
 DEFAULT_NAME = "ConnectDefault"
 MAP_ENTRY = "MapEntry"
-LOGICAL = {DATE: "date", TIME: "time-millis", TIMESTAMP: "timestamp-millis"}
+LOGICAL = {
+    DATE: "date",
+    DECIMAL: "decimal",
+    TIME: "time-millis",
+    TIMESTAMP: "timestamp-millis",
+}
 # Confluent's precision for decimals without one.
 DEFAULT_PRECISION = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -88,9 +93,13 @@ class _AvroSchemaBuilder:
         else:
             name, record = self._record(schema.name, schema.fields, space, self._properties(schema))
             return record if record is not None else name
-        made.update(self._decimal(schema))
+        if schema.name == DECIMAL:
+            parameters = dict(schema.parameters)
+            made["scale"] = int(parameters.get("scale", 0))
+            made["precision"] = int(parameters.get("connect.decimal.precision", DEFAULT_PRECISION))
         made.update(self._properties(schema))
-        made.update(self._logical(schema))
+        if schema.name in LOGICAL:
+            made["logicalType"] = LOGICAL[schema.name]
         # A type without properties is a bare string, as in the Java library's text.
         return str(made["type"]) if plain and len(made) == 1 else made
 
@@ -162,20 +171,6 @@ class _AvroSchemaBuilder:
         if schema.kind in {ConnectKind.INT8, ConnectKind.INT16}:
             made["connect.type"] = schema.kind.value
         return made
-
-    @staticmethod
-    def _decimal(schema: Schema) -> dict[str, Any]:
-        if schema.name != DECIMAL:
-            return {}
-        parameters = dict(schema.parameters)
-        precision = parameters.get("connect.decimal.precision", DEFAULT_PRECISION)
-        return {"scale": int(parameters.get("scale", 0)), "precision": int(precision)}
-
-    def _logical(self, schema: Schema) -> dict[str, Any]:
-        if schema.name == DECIMAL:
-            return {"logicalType": "decimal"}
-        logical = LOGICAL.get(schema.name or "")
-        return {"logicalType": logical} if logical else {}
 
 
 def _split(full_name: str | None) -> tuple[str | None, str]:

@@ -9,12 +9,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from waltap.changes.decode.value_text import civil_date
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.converter import SchemaMismatch, refusing_null
 from waltap_formats.avro.binary import RANGES, unsigned
+from waltap_formats.properties import ProtobufProperties
 from waltap_formats.protobuf.schema import LOGICAL
 
 # 15 October 1582, in days since 1970. Java's calendar is Julian before.
@@ -40,25 +39,13 @@ _DAY_MS = 86_400_000
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
-class NullPresence(msgspec.Struct, frozen=True, kw_only=True):
-    """Choose how null differs from zero.
-
-    For ``optional`` and ``wrappers`` see `ProtobufProperties`. With ``defaults``, null in a field
-    with a default is written as that default.
-    """
-
-    optional: bool = False
-    wrappers: bool = False
-    defaults: bool = True
-
-
-def message_writer(schema: Schema, how: NullPresence) -> Write:
+def message_writer(schema: Schema, options: ProtobufProperties) -> Write:
     """Return the writer of structs of ``schema``.
 
     It raises SchemaMismatch, TypeError or KeyError.
     """
     members = [
-        (field.name, _member(field, number, how))
+        (field.name, _member(field, number, options))
         for number, field in enumerate(schema.fields, start=1)
     ]
     return lambda value: b"".join([write(value.get(name)) for name, write in members])
@@ -85,28 +72,30 @@ def tag(number: int, wire: int) -> bytes:
     return unsigned(number << 3 | wire)
 
 
-def _member(field: Field, number: int, how: NullPresence, *, entry: bool = False) -> Write:
+def _member(
+    field: Field, number: int, options: ProtobufProperties, *, entry: bool = False
+) -> Write:
     """Return the writer of a field with its tag.
 
     Null has no bytes. ``entry`` means a field of a map's entry, which has no label.
     """
     schema, what = field.schema, f"the field {field.name}"
     if schema.kind is ConnectKind.ARRAY:
-        write = _array(schema, number, how, what)
+        write = _array(schema, number, options, what)
     elif schema.kind is ConnectKind.MAP:
-        write = _map(schema, number, how, what)
+        write = _map(schema, number, options, what)
     else:
-        write = _single(schema, number, how, labelled=how.optional and not entry)
+        write = _single(schema, number, options, labelled=options.optional and not entry)
     null = b""
-    if schema.default is not None and how.defaults:
+    if schema.default is not None and not options.ignore_default:
         null = write(schema.default)
     elif not schema.optional:
         return refusing_null(write, what, schema)
     return lambda value: null if value is None else write(value)
 
 
-def _single(schema: Schema, number: int, how: NullPresence, *, labelled: bool) -> Write:
-    body = _body(schema, how)
+def _single(schema: Schema, number: int, options: ProtobufProperties, *, labelled: bool) -> Write:
+    body = _body(schema, options)
     if body is not None:
         return _sized(body, tag(number, BYTES))
     write, prefix = _scalar(schema.kind), tag(number, WIRE[schema.kind])
@@ -135,7 +124,7 @@ def _sized(body: Write, prefix: bytes) -> Write:
     return write
 
 
-def _body(schema: Schema, how: NullPresence) -> Write | None:
+def _body(schema: Schema, options: ProtobufProperties) -> Write | None:
     """Return the writer of values that are messages.
 
     None means that the type is a scalar.
@@ -143,11 +132,11 @@ def _body(schema: Schema, how: NullPresence) -> Write | None:
     if schema.name in LOGICAL:
         return _logical(schema)
     if schema.kind is ConnectKind.STRUCT:
-        return message_writer(schema, how)
-    return wrapped_writer(schema) if how.wrappers and schema.optional else None
+        return message_writer(schema, options)
+    return wrapped_writer(schema) if options.wrappers and schema.optional else None
 
 
-def _array(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
+def _array(schema: Schema, number: int, options: ProtobufProperties, what: str) -> Write:
     items = schema.items
     assert items is not None
 
@@ -156,7 +145,7 @@ def _array(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
             raise SchemaMismatch(f"{what}: Protobuf has no null inside of an array")
         return value
 
-    body = _body(items, how)
+    body = _body(items, options)
     prefix = tag(number, BYTES)
     if body is not None:
         each = _sized(body, prefix)
@@ -173,11 +162,11 @@ def _array(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
     return packed
 
 
-def _map(schema: Schema, number: int, how: NullPresence, what: str) -> Write:
+def _map(schema: Schema, number: int, options: ProtobufProperties, what: str) -> Write:
     assert schema.keys is not None
     assert schema.values is not None
-    key = _member(Field(f"key of {what}", schema.keys), 1, how, entry=True)
-    item = _member(Field(f"value of {what}", schema.values), 2, how, entry=True)
+    key = _member(Field(f"key of {what}", schema.keys), 1, options, entry=True)
+    item = _member(Field(f"value of {what}", schema.values), 2, options, entry=True)
     entry = _sized(lambda pair: key(pair[0]) + item(pair[1]), tag(number, BYTES))
     return lambda value: b"".join(map(entry, value.items()))
 

@@ -5,13 +5,13 @@ from waltap.encoders.format.converter import Encode
 from waltap.errors import ConfigurationError
 from waltap_formats.avro.binary import long_bytes
 from waltap_formats.properties import ProtobufProperties
-from waltap_formats.protobuf.binary import NullPresence, message_writer, wrapped_writer
+from waltap_formats.protobuf.binary import message_writer, wrapped_writer
 from waltap_formats.protobuf.schema import (
     LOGICAL,
     PRIMITIVES,
     WRAPPERS,
     WRAPPERS_TEXT,
-    message_file,
+    ProtobufFile,
 )
 from waltap_formats.registry import RegistryConverter
 
@@ -28,16 +28,8 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
         schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
         options = self._properties
         if schema.kind is ConnectKind.STRUCT:
-            file = message_file(
-                schema, optional=options.optional, wrappers=options.wrappers, scrub=options.scrub
-            )
-            how = NullPresence(
-                optional=options.optional,
-                wrappers=options.wrappers,
-                defaults=not options.ignore_default,
-            )
-            write = message_writer(schema, how)
-            prefix = self._registered(topic, file.full_name, file.text()) + b"\x00"
+            file, write = ProtobufFile(schema, options), message_writer(schema, options)
+            prefix = self._registered(topic, file.full_name, file.text) + b"\x00"
         else:
             # Protobuf has no arrays and maps outside of messages.
             if schema.kind not in PRIMITIVES:

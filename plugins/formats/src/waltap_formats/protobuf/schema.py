@@ -8,7 +8,6 @@ that converter.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from waltap.changes.mapping.connect_schema import (
@@ -21,6 +20,7 @@ from waltap.changes.mapping.connect_schema import (
     Schema,
 )
 from waltap.errors import ConfigurationError
+from waltap_formats.properties import ProtobufProperties
 
 PRIMITIVES = {
     ConnectKind.INT8: "int32",
@@ -72,119 +72,80 @@ WRAPPERS_TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageField:
-    """Describe a field of a message."""
-
-    name: str
-    number: int
-    type: str
-    # Empty, optional or repeated.
-    label: str = ""
-    # Connect's facts that Protobuf cannot express.
-    parameters: tuple[tuple[str, str], ...] = ()
+# A field's type, its label (empty, optional or repeated), and Connect's facts that Protobuf cannot
+# express.
+FieldType = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
-@dataclass(slots=True, kw_only=True)
-class MessageType:
-    """Describe a message and the messages inside it."""
+class ProtobufFile:
+    """Build the file of a struct schema, with one top-level message.
 
-    name: str
-    members: list[MessageField] = field(default_factory=list)
-    messages: list["MessageType"] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtoFile:
-    """Describe a file with one top-level message."""
-
-    package: str
-    imports: tuple[str, ...]
-    message: MessageType
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.package}.{self.message.name}" if self.package else self.message.name
-
-    def text(self) -> str:
-        """Return the file as Confluent's library prints it."""
-        lines = ['syntax = "proto3";']
-        if self.package:
-            lines.append(f"package {self.package};")
-        if self.imports:
-            lines += ["", *(f'import "{name}";' for name in self.imports)]
-        return "\n".join([*lines, "", *_printed(self.message)]) + "\n"
-
-
-def message_file(
-    schema: Schema, *, optional: bool = False, wrappers: bool = False, scrub: bool = False
-) -> ProtoFile:
-    """Return the file of a struct schema.
-
-    `ProtobufProperties` explains the options. Raises: ConfigurationError for names and shapes
-    that Protobuf refuses.
+    Raises: ConfigurationError for names and shapes that Protobuf refuses.
     """
-    assert schema.kind is ConnectKind.STRUCT
-    return _ProtobufSchemaBuilder(optional=optional, wrappers=wrappers, scrub=scrub).file(schema)
 
-
-class _ProtobufSchemaBuilder:
-    """Build one file."""
-
-    def __init__(self, *, optional: bool, wrappers: bool, scrub: bool) -> None:
-        self._optional, self._wrappers, self._scrub = optional, wrappers, scrub
+    def __init__(self, schema: Schema, options: ProtobufProperties) -> None:
+        assert schema.kind is ConnectKind.STRUCT
+        self._options = options
         # A dict keeps the order of first use, in which imports are printed.
         self._imports: dict[str, None] = {}
         self._unnamed = 0
-
-    def file(self, schema: Schema) -> ProtoFile:
         *space, name = (self._scrubbed(part) for part in self._named(schema.name).split("."))
+        package = ".".join(space)
+        self.full_name = f"{package}.{name}" if package else name
         message = self._message(_checked(name, "schema.name.adjustment.mode", "message"), schema)
-        return ProtoFile(package=".".join(space), imports=tuple(self._imports), message=message)
+        lines = ['syntax = "proto3";']
+        if package:
+            lines.append(f"package {package};")
+        if self._imports:
+            lines += ["", *(f'import "{name}";' for name in self._imports)]
+        # The file as Confluent's library prints it.
+        self.text = "\n".join([*lines, "", *message]) + "\n"
 
-    def _message(self, name: str, schema: Schema, *, entry: bool = False) -> MessageType:
-        """Return the message of a struct.
+    def _message(self, name: str, schema: Schema, *, entry: bool = False) -> list[str]:
+        """Return the lines of a struct's message.
 
         ``entry`` means a map's entry, whose fields have neither label nor parameters.
         """
-        made, inside = MessageType(name=name), _NestedNames(name)
+        members, messages = list[str](), list[str]()
+        names, used = set[str](), dict[str, object]({name: None})
         for number, member in enumerate(schema.fields, start=1):
             called = _checked(self._scrubbed(member.name), "field.name.adjustment.mode", "field")
-            if any(other.name == called for other in made.members):
+            if called in names:
                 problem = f"two fields of {name} are called {called}"
                 raise ConfigurationError.of("field.name.adjustment.mode", problem)
-            found = self._member(called, number, member.schema, made, inside)
+            names.add(called)
+            type_, label, parameters = self._member(called, member.schema, name, messages, used)
             if entry:
-                label = "" if found.label == "optional" else found.label
-                found = replace(found, label=label, parameters=())
-            made.members.append(found)
-        return made
+                label, parameters = "" if label == "optional" else label, ()
+            members += _member_lines(f"{type_} {called} = {number}", label, parameters)
+        if not members:
+            return [f"message {name} {{}}"]
+        inner = ["", *(f"  {line}" for line in messages)] if messages else []
+        return [f"message {name} {{", *(f"  {line}" for line in members), *inner, "}"]
 
     def _member(
-        self, name: str, number: int, schema: Schema, within: MessageType, inside: "_NestedNames"
-    ) -> MessageField:
+        self, name: str, schema: Schema, within: str, messages: list[str], used: dict[str, object]
+    ) -> FieldType:
         label, of = "", schema
         if schema.kind is ConnectKind.ARRAY:
             assert schema.items is not None
             label, of = "repeated", schema.items
             if of.kind is ConnectKind.ARRAY:
-                problem = f"Protobuf has no arrays of arrays: the field {name} of {within.name}"
+                problem = f"Protobuf has no arrays of arrays: the field {name} of {within}"
                 raise ConfigurationError.of("value.converter", problem)
         elif schema.kind is ConnectKind.MAP:
             label = "repeated"
-        elif self._optional and schema.optional:
+        elif self._options.optional and schema.optional:
             label = "optional"
-        type_, parameters = self._type(name, of, within, inside)
-        return MessageField(
-            name=name, number=number, type=type_, label=label, parameters=parameters
-        )
+        type_, parameters = self._type(name, of, messages, used)
+        return type_, label, parameters
 
     def _type(
-        self, name: str, schema: Schema, within: MessageType, inside: "_NestedNames"
+        self, name: str, schema: Schema, messages: list[str], used: dict[str, object]
     ) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Return a field's type and parameters.
 
-        Messages that the type needs are defined in ``within``.
+        The lines of messages that the type needs are added to ``messages``, and their names to ``used``.
         """
         if schema.name in LOGICAL:
             made, import_path = LOGICAL[schema.name]
@@ -193,11 +154,10 @@ class _ProtobufSchemaBuilder:
         if schema.kind is ConnectKind.STRUCT:
             called = self._short(schema.name)
             # Confluent's converter adds Message where a field has the same name.
-            called, known = inside.message_name(
-                f"{called}Message" if called == name else called, schema
-            )
+            called = f"{called}Message" if called == name else called
+            called, known = _numbered(called, schema.fields, used)
             if not known:
-                within.messages.append(self._message(called, schema))
+                messages += self._message(called, schema)
             return called, ()
         if schema.kind is ConnectKind.MAP:
             assert schema.keys is not None
@@ -205,16 +165,16 @@ class _ProtobufSchemaBuilder:
             entry = "".join(
                 part[:1].upper() + part[1:] for part in self._short(schema.name).split("_")
             )
-            called, known = inside.message_name(f"{entry}Entry", schema)
+            called, known = _numbered(f"{entry}Entry", schema, used)
             if not known:
                 pair = Field("key", schema.keys), Field("value", schema.values)
                 of = Schema(kind=ConnectKind.STRUCT, fields=pair)
-                within.messages.append(self._message(called, of, entry=True))
+                messages += self._message(called, of, entry=True)
             return called, ()
         kind = PRIMITIVES[schema.kind]
         small = schema.kind in {ConnectKind.INT8, ConnectKind.INT16}
         parameters = (("connect.type", schema.kind.value),) if small else ()
-        if self._wrappers and schema.optional:
+        if self._options.wrappers and schema.optional:
             self._imports[WRAPPERS_FILE] = None
             kind = f"google.protobuf.{wrapper(kind)}"
         return kind, parameters
@@ -231,7 +191,7 @@ class _ProtobufSchemaBuilder:
 
     def _scrubbed(self, name: str) -> str:
         """Return a name as Confluent's converter scrubs it."""
-        if not self._scrub or not name or (_NAME.fullmatch(name) and name[0] != "_"):
+        if not self._options.scrub or not name or (_NAME.fullmatch(name) and name[0] != "_"):
             return name
         # As Java's URLEncoder.
         escaped = quote(name, safe="*-._").replace("~", "%7E").replace("%20", "+")
@@ -240,25 +200,18 @@ class _ProtobufSchemaBuilder:
         return re.sub(r"[^A-Za-z0-9_]", "_", escaped)
 
 
-class _NestedNames:
-    """Assign names to messages inside one message.
+def _numbered(name: str, of: object, used: dict[str, object]) -> tuple[str, bool]:
+    """Return the name of a message, and whether it is defined.
 
-    Another struct with a used name gets a number.
+    Another message with a used name gets a number.
     """
-
-    def __init__(self, outer: str) -> None:
-        self._used: dict[str, object] = {outer: None}
-
-    def message_name(self, name: str, schema: Schema) -> tuple[str, bool]:
-        """Return the name of ``schema``, and whether it is defined."""
-        number, chosen = 1, name
-        of = schema.fields if schema.kind is ConnectKind.STRUCT else schema
-        while chosen in self._used and self._used[chosen] != of:
-            number += 1
-            chosen = f"{name}{number}"
-        known = chosen in self._used
-        self._used[chosen] = of
-        return chosen, known
+    number, chosen = 1, name
+    while chosen in used and used[chosen] != of:
+        number += 1
+        chosen = f"{name}{number}"
+    known = chosen in used
+    used[chosen] = of
+    return chosen, known
 
 
 def _decimal(schema: Schema) -> tuple[tuple[str, str], ...]:
@@ -278,31 +231,16 @@ def _checked(name: str, property_name: str, what: str) -> str:
 # --- text ---------------------------------------------------------------------------------------------
 
 
-def _printed(message: MessageType) -> Iterator[str]:
-    if not message.members and not message.messages:
-        yield f"message {message.name} {{}}"
-        return
-    yield f"message {message.name} {{"
-    for member in message.members:
-        for line in _member_lines(member):
-            yield f"  {line}"
-    if message.messages:
-        yield ""
-        for inner in message.messages:
-            for line in _printed(inner):
-                yield f"  {line}"
-    yield "}"
-
-
-def _member_lines(member: MessageField) -> Iterator[str]:
-    label = f"{member.label} " if member.label else ""
-    begin = f"{label}{member.type} {member.name} = {member.number}"
-    if not member.parameters:
+def _member_lines(
+    member: str, label: str, parameters: tuple[tuple[str, str], ...]
+) -> Iterator[str]:
+    begin = f"{label} {member}" if label else member
+    if not parameters:
         # Confluent's library prints this option after optional fields.
-        yield f"{begin} [deprecated = false];" if member.label == "optional" else f"{begin};"
+        yield f"{begin} [deprecated = false];" if label == "optional" else f"{begin};"
         return
-    meta = list(_meta_lines(member.parameters))
-    if member.label == "optional":
+    meta = list(_meta_lines(parameters))
+    if label == "optional":
         yield f"{begin} ["
         yield "  deprecated = false,"
         yield from (f"  {line}" for line in meta)
