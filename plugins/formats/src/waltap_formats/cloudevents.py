@@ -168,7 +168,7 @@ class CloudEventsConverter(Converter):
         if self._in_headers:
             return lambda value, headers: self._parts_in_headers(schema, value, headers)
         assert schema is not None
-        source = _field(schema, "source")
+        source = next(field.schema for field in schema.fields if field.name == "source")
         read = self._named or self._identified or self._typed or self._properties.tracing
 
         def of_value(event: dict[str, Any], headers: tuple[ConnectHeader, ...]) -> EventParts:
@@ -327,10 +327,6 @@ def extension(name: str) -> str:
 def _is_change(schema: Schema) -> bool:
     names = {field.name for field in schema.fields}
     return {"source", "op", "before", "after"} <= names
-
-
-def _field(schema: Schema, name: str) -> Schema:
-    return next(field.schema for field in schema.fields if field.name == name)
 
 
 def _identifier(source: Mapping[str, Any]) -> str:

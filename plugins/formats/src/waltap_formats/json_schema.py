@@ -48,7 +48,7 @@ def json_schema(
     if schema.parameters:
         made["connect.parameters"] = dict(schema.parameters)
     if schema.default is not None:
-        made["default"] = _default(schema)
+        made["default"] = json.loads(value_json(schema, schema.default))
     if schema.optional:
         made = {"oneOf": [{"type": "null"}, made]}
     if index is not None:
@@ -89,10 +89,6 @@ def _map(schema: Schema, *, numeric: bool) -> dict[str, Any]:
     }
     items = {"type": "object", "properties": entry}
     return {"type": "array", "items": items, "connect.type": "map"}
-
-
-def _default(schema: Schema) -> Any:
-    return json.loads(value_json(schema, schema.default))
 
 
 class JsonSchemaConverter(RegistryConverter[JsonSchemaProperties]):

@@ -22,7 +22,7 @@ def register_commands() -> Iterable[CommandSpec]:
     yield CommandSpec(
         name="sql",
         summary="Compare a target of the sink sql with its source; move its sequences.",
-        factory=lazy("waltap_sinks.commands:application").imported,
+        factory=lazy("waltap_sinks.comparison.commands:sql_application").imported,
     )
     yield CommandSpec(
         name="verify",

@@ -70,10 +70,6 @@ def _text(value: str) -> bytes:
     return long_bytes(len(data)) + data
 
 
-def _bytes(value: bytes) -> bytes:
-    return long_bytes(len(value)) + value
-
-
 def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value") -> Write:
     """Return the writer of values of ``schema``.
 
@@ -109,7 +105,7 @@ def _writer(schema: Schema, *, defaults: bool) -> Write:
         case ConnectKind.STRING:
             return _text
         case ConnectKind.BYTES:
-            return _bytes
+            return lambda value: long_bytes(len(value)) + value
         case ConnectKind.ARRAY:
             assert schema.items is not None
             return _blocks(part(schema.items, "an element"))

@@ -184,16 +184,14 @@ class ChangeLogSink(Sink):
         self._published_note.identity = make_log_identity(self._store)
         self._store.make_folder("manifests")
         self._missed.read()
-        continues = (
-            self._context.gets_every_change and self._context.has_offset and not self._repairs
-        )
-        self._continuity.open(continues=continues)
+        resumes = self._context.has_offset and not self._repairs
+        self._continuity.open(continues=self._context.gets_every_change and resumes)
         log = ChangeLog(self._store)
         last, published = log.last(), self._published_note.read()
-        if self._context.has_offset and not self._repairs:
+        if resumes:
             self._require_published(last)
         if last is None:
-            if not self._context.has_offset or self._repairs:
+            if not resumes:
                 self._published_note.forget()
             if self._context.has_offset and published is not None:
                 self._epoch = published.epoch + 1  # no position is used twice

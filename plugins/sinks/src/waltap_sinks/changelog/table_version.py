@@ -410,23 +410,18 @@ class TableVersion:
 class TableVersions(PerRelation["TableVersion | None"]):
     """Compile captured relations; the result for others is None."""
 
-    __slots__ = ("_context", "_warned")
+    __slots__ = ("_context", "_warn")
 
     def __init__(self, context: SinkContext) -> None:
         super().__init__(self._compiled)
         self._context = context
-        self._warned: set[str] = set()
+        # Each text is logged once in the life of the sink.
+        self._warn: Callable[[str], None] = lru_cache(None)(log.warning)
 
     def _compiled(self, relation: Relation) -> TableVersion | None:
         capture = self._context.capture
         captured = capture is None or capture.captures(relation.schema, relation.table)
         return TableVersion(relation, self._context, self._warn) if captured else None
-
-    def _warn(self, text: str) -> None:
-        """Log ``text`` once in the life of the sink."""
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning(text)
 
 
 def _stored(column: Column, name: str, types: TypeMapper, identifies: bool) -> Column:

@@ -1,4 +1,4 @@
-"""``waltap verify``: compare a pipeline's destinations with its source."""
+"""``waltap verify`` and ``waltap sql``: compare destinations with their source."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ import typer
 from waltap.base.property import declarations
 from waltap.base.text import printable
 from waltap.changes.capture.capture import CaptureRules
-from waltap.cli.profile_source import FileArgument, SetOption, overrides, read
+from waltap.cli.profile_source import FileArgument, Json, SetOption, overrides, read
 from waltap.cli.terminal import answers, command_group, echo, notices
 from waltap.config.profile import Component, Profile
 from waltap.config.resolve import resolve
@@ -32,7 +32,6 @@ from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.state_folder import DEAD_LETTERS, OFFSET
 from waltap.ports.sink.verification import TableComparison, VerificationSource
 from waltap.ports.specs import SinkSpec
-from waltap.services.dead_letters.dead_letter import DeadLetter
 from waltap.services.dead_letters.store import DeadLetterStore
 from waltap_sinks.changelog.verification import ComparableLog
 from waltap_sinks.comparison.compare import compare
@@ -70,8 +69,6 @@ PatienceOption = Annotated[
     float, typer.Option(metavar="S", min=0, help="Seconds to wait for rows on their way.")
 ]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 PATIENCE_S = 30.0
 
 # Exit code: rows differ or were not all compared.
@@ -98,8 +95,12 @@ LIBPQ = {
 }
 
 application = command_group("Compare what a pipeline wrote with its source.")
+sql_application = command_group(
+    "Compare a target of the sink sql with its source; move its sequences."
+)
 
 
+@sql_application.command()
 @application.command()
 def verify(
     file: FileArgument,
@@ -111,7 +112,7 @@ def verify(
         str | None, typer.Option("--sink", metavar="NAME", help="Of several sinks, only this one.")
     ] = None,
     set_: SetOption = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Compare captured tables with a destination, row by row.
 
@@ -123,7 +124,8 @@ def verify(
     """
     raw = read(file)
     profile = resolve(raw, Host(), overrides=overrides(raw, set_))
-    codes, dead_letters = [0], _dead_letters(profile)
+    letters = profile.engine.state_dir / profile.name / DEAD_LETTERS
+    codes, dead_letters = [0], DeadLetterStore(letters).all()
     documents, failure = [], None
     for name, results in _comparisons(
         profile, dsn or dsn_of(profile), sink, table or (), without or (), patience, captured=True
@@ -145,6 +147,31 @@ def verify(
     if failure is not None:
         raise failure
     raise typer.Exit(DIFFERENT if DIFFERENT in codes else max(codes))
+
+
+@sql_application.command()
+def sequences(file: FileArgument) -> None:
+    """Move the sequences of a PostgreSQL target after their columns' values.
+
+    For the moment in which applications begin to write there; no sequence is moved back.
+    """
+    from waltap_sinks.sql.properties import SqlProperties
+    from waltap_sinks.sql.verification import PostgresVerification, open_verification_source
+
+    profile = resolve(read(file), Host())
+    properties = profile.sink.properties
+    if not isinstance(properties, SqlProperties) or not properties.url.startswith("postgres"):
+        raise usage_error(
+            "sink.type", "is not the sink sql with a PostgreSQL target", allowed="sql"
+        )
+    source = open_verification_source(properties, profile.name)
+    assert isinstance(source, PostgresVerification)
+    with contextlib.closing(source):
+        moved = source.move_sequences()
+    for sequence, last in moved:
+        answers().print(f"{sequence}: {last}")
+    if not moved:
+        answers().print("every sequence is where its rows are")
 
 
 def _comparisons(
@@ -318,10 +345,6 @@ def publications_of(profile: Profile) -> tuple[str, ...]:
     names: tuple[str, ...] = getattr(profile.connector.properties, "publications", ())
     filters = profile.decoder.spec.capabilities.publication_filters
     return names if filters and not profile.debezium else ()
-
-
-def _dead_letters(profile: Profile) -> "list[DeadLetter]":
-    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS).all()
 
 
 @contextlib.contextmanager

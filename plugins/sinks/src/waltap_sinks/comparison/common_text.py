@@ -83,14 +83,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _double(value: Any) -> str:
-    return struct.pack(">d", float(value)).hex()
-
-
-def _single(value: Any) -> str:
-    return struct.pack(">f", float(value)).hex()
-
-
 def _decimal(value: Any) -> str:
     try:
         number = value if isinstance(value, Decimal) else Decimal(str(value))
@@ -134,14 +126,6 @@ def _time(value: Any) -> str:
     return text.rstrip("0") if "." in text else text
 
 
-def _bytes(value: Any) -> str:
-    return bytes(value).hex()
-
-
-def _bool(value: Any) -> str:
-    return "true" if value else "false"
-
-
 def _array(value: Any) -> str:
     if isinstance(value, str):
         try:
@@ -152,13 +136,13 @@ def _array(value: Any) -> str:
 
 
 _READERS: Final[dict[str, Callable[[Any], str]]] = {
-    "bool": _bool,
-    "float4": _single,
-    "float8": _double,
+    "bool": lambda value: "true" if value else "false",
+    "float4": lambda value: struct.pack(">f", float(value)).hex(),
+    "float8": lambda value: struct.pack(">d", float(value)).hex(),
     "numeric": _decimal,
     "date": _date,
     "time": _time,
     "timestamp": _moment,
     "timestamptz": _moment,
-    "bytea": _bytes,
+    "bytea": lambda value: bytes(value).hex(),
 }

@@ -104,7 +104,7 @@ def rows_shown(
     """Return both rows of some keys for people: the differences, source first."""
     lines = []
     for each in sorted(keys, key=str)[:KEYS_SHOWN]:
-        (where,) = keys_shown(key, [each])
+        where = key_shown(key, each)
         ours, theirs = here.get(each), there.get(each)
         parts = []
         for n, name in enumerate(names):
@@ -131,10 +131,6 @@ def _of_dead_letters(found: TableDifferences) -> str:
     return (
         f"{found.refused} of {len(found.keys)} rows that differ were refused: they are dead letters"
     )
-
-
-def _behind(target: str) -> str:
-    return f"{target} did not get to where the source was in time: does the pipeline run?"
 
 
 def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
@@ -168,7 +164,8 @@ def comparison_table(found: Sequence[TableDifferences], target: str) -> "Table":
         if each.dead_letters:
             verdict += f"\n[yellow]{_of_dead_letters(each)}[/]"
         if each.verdict == "late":
-            verdict = f"[yellow]late, not compared: {escape(each.lag_reason or _behind(target))}[/]"
+            why = f"{target} did not get to where the source was in time: does the pipeline run?"
+            verdict = f"[yellow]late, not compared: {escape(each.lag_reason or why)}[/]"
         if each.verdict == "not_compared":
             table.add_row(
                 name, "", "", "", "", f"[yellow]not compared: {escape(each.not_compared)}[/]"

@@ -1,6 +1,5 @@
 """Reduce changes to last rows or versions. Sans-IO."""
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,9 +9,7 @@ from waltap.base.import_rules import pa
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple, Value
 from waltap_sinks.sql.shape import HistoryShape, TargetShape
-
-EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text names the zone
-
+from waltap_sinks.sql.targets.typed import instant
 
 # --- rows -----------------------------------------------------------------------------------------
 
@@ -351,8 +348,7 @@ class HistoryChanges:
 @lru_cache(maxsize=256)
 def moment_text(ts: int) -> str:
     """Return an instant (µs since 1970 UTC) as PostgreSQL prints it."""
-    moment = EPOCH + dt.timedelta(microseconds=ts)
-    return f"{moment:%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".") + "+00"
+    return f"{instant(ts):%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".") + "+00"
 
 
 def with_values(rows: Sequence[Tuple], values: Tuple) -> Sequence[Tuple]:

@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -140,6 +141,13 @@ def base_column(column: Column) -> Column:
     )
 
 
+LEFT_OUT: Final = (
+    "%s: the source computes these columns, and no change has shown that it streams them: what a "
+    "snapshot reads of them is left out (give the target's table such columns of its own; where the "
+    "publication has them, have rows read again once one was streamed)"
+)
+
+
 class TargetShapes(EventPlans[TargetShape]):
     """Compile the shape of each captured relation version.
 
@@ -154,7 +162,7 @@ class TargetShapes(EventPlans[TargetShape]):
         self._streamed: dict[int, Relation] = {}
         # By OID: the relation that was read last, its columns that changes lack, and its shape.
         self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
-        self._reported: set[str] = set()
+        self._report = lru_cache(None)(partial(log.warning, LEFT_OUT))
 
     def of(self, relation: Relation) -> TargetShape | None:
         """Return the shape for changes of ``relation``."""
@@ -195,16 +203,6 @@ class TargetShapes(EventPlans[TargetShape]):
         streamed = self._streamed.get(relation.oid)
         shown = set() if streamed is None else set(map(column_id, streamed.columns))
         return frozenset(n for n, column in computed.items() if column_id(column) not in shown)
-
-    def _report(self, columns: str) -> None:
-        if columns not in self._reported:
-            self._reported.add(columns)
-            log.warning(
-                "%s: the source computes these columns, and no change has shown that it streams them: "
-                "what a snapshot reads of them is left out (give the target's table such columns of its "
-                "own; where the publication has them, have rows read again once one was streamed)",
-                columns,
-            )
 
 
 # The history's own columns: name (a prefix precedes it), OID and name of PostgreSQL's type.

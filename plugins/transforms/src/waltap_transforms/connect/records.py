@@ -258,10 +258,6 @@ def _insert_header(
     return each(lambda r: replace(r, headers=r.headers + added))
 
 
-def _drop(_properties: None, _context: RecordTransformContext) -> RecordTransform:
-    return lambda _records: []
-
-
 HEADERS = (
     connect_spec(
         "HeaderFrom$Key",
@@ -283,7 +279,7 @@ HEADERS = (
         "Filter",
         "Drops records: all, or those that its predicate names.",
         None,
-        _drop,
+        lambda _properties, _context: lambda _records: [],
         # Debezium's Filter has that name too and is a different transform.
         name="drop-records",
         short=False,

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Final
 
-from waltap.errors import ConfigurationError, PropertyProblem
+from waltap.errors import ConfigurationError
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.sql.errors import SqlDriverMissing
 from waltap_sinks.sql.properties import SqlProperties
@@ -52,9 +52,7 @@ def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
     kind = scheme.partition("+")[0].lower()
     if kind not in KINDS or "://" not in properties.url:
         known = ", ".join(f"{name}://" for name in KINDS)
-        raise ConfigurationError(
-            [PropertyProblem("sink.url", "names no kind of target", allowed=known)]
-        )
+        raise ConfigurationError.of("sink.url", "names no kind of target", allowed=known)
     _require_address(properties.url, kind)
     module, name = KINDS[kind]
     try:

@@ -228,6 +228,11 @@ STATES: Final[dict[str, type[SinkError]]] = {
     "55P03": SqlConflict,
     "P0": SqlConstraintViolated,
 }
+# Messages of a server that refuses a login; the driver gives no SQLSTATE for them.
+REFUSALS: Final = (
+    r"FATAL:.*(authentication failed|no pg_hba\.conf entry|does not exist|permission denied|"
+    r"not permitted to log in)"
+)
 UNKNOWN_NAMES: Final = frozenset({"3F000", "42703", "42704", "42883", "42P01"})
 
 
@@ -679,7 +684,7 @@ class PostgresTarget(SqlTarget):
     def meaning(self, error: BaseException) -> type[SinkError] | None:
         state = getattr(error, "sqlstate", None) or ""
         kind = STATES.get(state) or STATES.get(state[:2])
-        if kind is SqlRefused or _refused(error):
+        if kind is SqlRefused or re.search(REFUSALS, str(error), re.DOTALL):
             return SqlRefused
         if self.lost(error) or (isinstance(error, psycopg.OperationalError) and not state):
             return SqlUnreachable
@@ -733,14 +738,3 @@ def _called(error: BaseException) -> str:
     context = error.diag.context if isinstance(error, psycopg.Error) else None
     found = re.search(r"^PL/\S+ function (.+?\(.*?\)) line", context or "", re.MULTILINE)
     return found[1] if found else ""
-
-
-# Messages of a server that refuses a login; the driver gives no SQLSTATE for them.
-REFUSALS: Final = (
-    r"FATAL:.*(authentication failed|no pg_hba\.conf entry|does not exist|permission denied|"
-    r"not permitted to log in)"
-)
-
-
-def _refused(error: BaseException) -> bool:
-    return re.search(REFUSALS, str(error), re.DOTALL) is not None

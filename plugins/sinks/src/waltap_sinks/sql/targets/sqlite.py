@@ -141,7 +141,7 @@ class SqliteTarget(SqlTarget):
         if pa.types.is_date(kind) or pa.types.is_time(kind):
             return dt.date.isoformat if pa.types.is_date(kind) else dt.time.isoformat
         if pa.types.is_floating(kind):
-            return _number
+            return lambda value: None if math.isnan(value) else value  # as SQLite stores NaN
         return json_text(kind)
 
     def moment(self, ts: int) -> object:
@@ -160,10 +160,6 @@ class SqliteTarget(SqlTarget):
         if isinstance(error, (sqlite3.InterfaceError, OverflowError)):
             return SqlValueUnfit
         return None
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value  # SQLite itself stores NaN as NULL
 
 
 def _moment(value: dt.datetime) -> str:
