@@ -250,6 +250,21 @@ def test_a_slow_registry_is_reported_with_the_property_that_waits_longer(registr
         assert written(shut.url, "slow")[5:] == b"\x02"
 
 
+def test_answers_that_no_registry_gives_are_reported(registry):
+    written(registry.url, "odd")
+    allow(registry, "odd-value", "BACKWARD")
+    more = row("door.Value", Field("more", Schema(kind=ConnectKind.INT32)))
+    with door(registry.url) as shut:
+        shut.refusal = lambda _status, text: ("text/html", text)
+        shut.before = lambda *_request: setattr(shut, "answer", (200, "<html>a proxy</html>"))
+        with pytest.raises(SchemaIncompatible):  # by the registry itself
+            converter(shut.url).encoder("odd", more)
+        for answer in (200, '{"id": 4294967296}'), (404, '{"error_code": []}'):
+            shut.answer = answer
+            with pytest.raises(SchemaInvalid):
+                written(shut.url, "odd")
+
+
 # --- pipelines ------------------------------------------------------------------------------------
 
 

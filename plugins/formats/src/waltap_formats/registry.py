@@ -25,6 +25,7 @@ from waltap_formats.properties import RegistryProperties
 from waltap_formats.schema_difference import difference
 
 P = TypeVar("P", bound=RegistryProperties)
+T = TypeVar("T", list[Any], dict[str, Any])
 
 
 # No record of the batch was delivered.
@@ -39,7 +40,7 @@ SchemaInvalid = WaltapError.define("SchemaInvalid", "WT-3315", retry=RetryVerdic
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # Codes of Confluent's registry: no such subject, version or schema.
-MISSING = {40401, 40402, 40403}
+MISSING = (40401, 40402, 40403)
 _JSON = "application/vnd.schemaregistry.v1+json"
 
 
@@ -86,9 +87,10 @@ class RegistryClient:
             normal = "?normalize=true" if options.normalize else ""
             versions = "/versions" if options.auto_register else ""
             answer = self._ask("POST", f"{path}{versions}{normal}", _body(schema, kind))
-        content = _content(answer)
-        if answer.status == 200 and isinstance(content.get("id"), int):
-            return int(content["id"])
+        content = _parsed(answer, dict)
+        number = content.get("id")
+        if answer.status == 200 and isinstance(number, int) and 0 <= number < 1 << 32:
+            return number
         if answer.status in {401, 403}:
             what = f"the subject {subject}"
             raise RegistryLogin(
@@ -111,16 +113,15 @@ class RegistryClient:
     ) -> WaltapError:
         version, changes = "latest", ""
         path = f"/subjects/{quote(subject, safe='')}/versions"
-        known = self._ask("GET", path)
         # A transitive rule compares with every version, so an older one may be the reason.
-        for number in reversed(orjson.loads(known.body) if known.status == 200 else ()):
+        for number in reversed(_parsed(self._ask("GET", path), list)):
             judged = self._ask("POST", f"/compatibility{path}/{number}", _body(schema, kind))
-            if _content(judged).get("is_compatible") is False:
+            if _parsed(judged, dict).get("is_compatible") is False:
                 version = str(number)
                 break
         # Compare with that version, so that the error can name the change.
         older = self._ask("GET", f"{path}/{version}")
-        if "schema" in (found := _content(older)):
+        if "schema" in (found := _parsed(older, dict)):
             version = str(found.get("version", version))
             changes = difference(str(found["schema"]), schema)
         text = f"the new schema of {subject} is not compatible with version {version}"
@@ -206,17 +207,17 @@ def _body(schema: str, kind: str) -> bytes:
     )
 
 
-def _content(answer: HttpAnswer) -> dict[str, Any]:
-    """Return the object in an answer, empty if it has none."""
+def _parsed(answer: HttpAnswer, kind: type[T]) -> T:
+    """Return the content of an answer, an empty one if it is of another kind."""
     with suppress(orjson.JSONDecodeError):
-        if isinstance(found := orjson.loads(answer.body), dict):
+        if isinstance(found := orjson.loads(answer.body), kind):
             return found
-    return {}
+    return kind()
 
 
 def _message(answer: HttpAnswer) -> str:
     """Return the registry's message in one line."""
-    found = _content(answer)
+    found = _parsed(answer, dict)
     text = found.get("message") or found.get("detail") or found or f"status {answer.status}"
     return " ".join(str(text).split())[:500]
 
