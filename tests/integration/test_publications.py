@@ -308,12 +308,7 @@ def test_a_partition_is_attached_and_detached_in_mid_stream(pipeline, root, mode
 def test_a_server_before_13_is_asked_to_publish_no_root(pipeline):
     profile = pipeline.profile(pipeline.host()[0], **{"publication.autocreate.mode": "filtered"})
     with connected(profile, pipeline.host()[0]) as (connector, _):
-        plan = plan_publication(
-            connector.catalogue,
-            connector.properties,
-            connector.captured(),
-            operations=None,
-            version_num=120022,
-        )
+        connector.catalogue.version_num = 120022
+        plan = plan_publication(connector.catalogue, connector.captured(), operations=None)
     (statement,) = plan.statements
     assert statement.endswith(' FOR TABLE "public"."m1", "public"."m2"')

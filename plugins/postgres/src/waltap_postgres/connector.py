@@ -96,18 +96,15 @@ class PostgresConnector(Connector):
         catalogue = self.catalogue = dialect.catalogue(self._connection, properties)
         self.query, self.rows_now = catalogue.query, catalogue.rows_now
         self.wal_end = catalogue.wal_end
-        version_num = self._connection.info.server_version
-        self._slots = dialect.slots(self.catalogue, properties, version_num)
+        self._slots = dialect.slots(catalogue)
         self._left_behind = partial(
             self._slots.left_behind, sessions=context.made.sessions, leased=context.leased
         )
-        self._identity = dialect.identity(self.catalogue, version_num, self._replication_session)
-        self._descriptions = RelationDescriber.of(self.catalogue, context)
+        self._identity = dialect.identity(catalogue, self._replication_session)
+        self._descriptions = RelationDescriber.of(catalogue, context)
         self._wait_notice = self._slots.wait_notice(properties.slot_name)
         self._publications = dialect.publications(
-            self.catalogue,
-            self._connection,
-            properties,
+            catalogue,
             context,
             captured=self.captured,
             owned_object=lambda name: self._owned_object("publication", name),
@@ -115,10 +112,8 @@ class PostgresConnector(Connector):
         self.publish, self.writers = self._publications.publish, self._publications.writers
         self.adds_tables = self._publications.adds_tables
         self._terms = SnapshotOptions(properties, context, self._publications.narrowed)
-        parts = dialect.reading, dialect.planner, version_num, self._terms
-        self._snapshot = SnapshotReader(
-            properties, context, self.catalogue, self._captured_of, self._watch, *parts
-        )
+        parts = dialect.reading, dialect.planner, self._terms
+        self._snapshot = SnapshotReader(context, catalogue, self._captured_of, self._watch, *parts)
         try:
             self._identity.refuse_others(context.connector_for)
             self.server = self._identity.identify()
@@ -154,7 +149,7 @@ class PostgresConnector(Connector):
     def check(self, offset: Offset | None) -> list[PreflightCheck]:
         with self.once():
             preflight = self.dialect.preflight(
-                self.catalogue, self.properties, self.context, self.server, self.captured()
+                self.catalogue, self.context, self.server, self.captured()
             )
             return preflight.checks(
                 lambda: self._decide(offset),
@@ -168,7 +163,6 @@ class PostgresConnector(Connector):
             self.captured(),
             self._snapshot_tables,
             self.check(offset),
-            properties=self.properties,
             context=self.context,
             catalogue=self.catalogue,
             publications=self._publications,
@@ -254,7 +248,7 @@ class PostgresConnector(Connector):
             return self._read_only_start(decision.offset, snapshot=snapshot)
         self._slots.refuse_failover()
         if snapshot:
-            unreadable = tables_unreadable(self.catalogue, self._snapshot_tables(), self.properties)
+            unreadable = tables_unreadable(self.catalogue, self._snapshot_tables())
             if unreadable is not None:
                 raise unreadable
         if slot is not None:
@@ -278,7 +272,7 @@ class PostgresConnector(Connector):
         self._make_publications(new_slot=decision.new_slot)
         completeness = self._publications.completeness()  # before the slot exists
         if self.properties.replica_identity_autoset_values:
-            set_identities(self.catalogue, self._connection, self.properties, self.captured())
+            set_identities(self.catalogue, self.captured())
             self._captured = None
         if decision.resumes and offset is not None:
             start = self._go_on_with_snapshot(offset)
@@ -321,7 +315,7 @@ class PostgresConnector(Connector):
         return decision
 
     def _resumption(self) -> ResumeCheck:
-        return ResumeCheck(self.catalogue, self.properties, self.server, self._identity.history)
+        return ResumeCheck(self.catalogue, self.server, self._identity.history)
 
     def _owned_object(self, kind: str, name: str) -> OwnedObject:
         return owned_object(self.properties, self.server, kind, name)
@@ -621,11 +615,8 @@ class PostgresConnector(Connector):
     def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
             self.catalogue,
-            self.properties,
-            self._connection,
             signal_table,
             captures=self.context.captures,
-            version_num=self.server.version_num,
             watch=self._watch,
             debezium=self.context.debezium,
             by_name=not self.context.decoder.capabilities.relation_messages,

@@ -38,13 +38,9 @@ class ServerIdentity:
     """
 
     def __init__(
-        self,
-        catalogue: PostgresCatalogue,
-        version_num: int,
-        replication: Callable[[], PostgresSession],
+        self, catalogue: PostgresCatalogue, replication: Callable[[], PostgresSession]
     ) -> None:
-        self.catalogue, self.version_num = catalogue, version_num
-        self.replication = replication
+        self.catalogue, self.replication = catalogue, replication
         self._version: str | None = None
 
     def identify(self) -> ServerInfo:
@@ -63,7 +59,7 @@ class ServerIdentity:
             with self._walsender() as session:
                 system_id, timeline, *_ = session.execute("IDENTIFY_SYSTEM")[0]
         return ServerInfo(
-            version_num=self.version_num,
+            version_num=self.catalogue.version_num,
             version=self.version(),
             system_id=str(system_id),
             timeline=int(timeline),

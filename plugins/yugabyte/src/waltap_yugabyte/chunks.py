@@ -24,7 +24,6 @@ from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ReadChunk
 from waltap_postgres.catalog.bounds import after_sql, bounded, up_to_sql
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.chunk_query import PostgresChunks, where_sql
 from waltap_postgres.snapshot.plan import KeyRange, Range, SnapshotPlanner, TableSize
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
@@ -76,10 +75,9 @@ class HashPlanner(SnapshotPlanner):
     def ranges(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
-        assert isinstance(self.properties, YugabyteProperties)
-        columns = hash_columns(self.now, self.properties, target.table.relation)
+        columns = hash_columns(self.now, target.table.relation)
         # One fetch reads such a table.
-        small = 0 < target.table.estimate <= self.properties.snapshot_fetch_size
+        small = 0 < target.table.estimate <= self.now.properties.snapshot_fetch_size
         if count < 2 or small or not columns:
             return ()
         bounds = [HASH_CODES * number // count for number in range(count + 1)]
@@ -89,10 +87,10 @@ class HashPlanner(SnapshotPlanner):
         )
 
 
-def hash_columns(
-    catalogue: PostgresCatalogue, properties: YugabyteProperties, relation: Relation
-) -> tuple[int, ...]:
+def hash_columns(catalogue: PostgresCatalogue, relation: Relation) -> tuple[int, ...]:
     """Return the key's hashed columns, () for none."""
+    properties = catalogue.properties
+    assert isinstance(properties, YugabyteProperties)
     if properties.hash_columns:
         numbers = {column.name: column.number for column in relation.columns}
         found = [numbers.get(name) for name in properties.hash_columns]
@@ -116,16 +114,10 @@ class YugabyteChunks(PostgresChunks):
     """
 
     def __init__(
-        self,
-        catalogue: PostgresCatalogue,
-        properties: PostgresProperties,
-        connection: Any,
-        signal_table: tuple[str, str] | None,
-        **options: Any,
+        self, catalogue: PostgresCatalogue, signal_table: tuple[str, str] | None, **options: Any
     ) -> None:
-        super().__init__(catalogue, properties, connection, signal_table, **options)
-        assert isinstance(properties, YugabyteProperties)
-        self._now, self._own = catalogue, properties
+        super().__init__(catalogue, signal_table, **options)
+        self._now = catalogue
         self._with_watermarks = signal_table is not None
         self._width = FIRST_WIDTH
 
@@ -204,7 +196,7 @@ class YugabyteChunks(PostgresChunks):
         # The hash is the primary key's; chunks by another key follow that key.
         if request.surrogate_key or tuple(c.name for c in chosen) != relation.primary_key:
             return ()
-        hashed = hash_columns(self._now, self._own, relation)
+        hashed = hash_columns(self._now, relation)
         return hashed if {column.number for column in chosen}.issuperset(hashed) else ()
 
     def _code(

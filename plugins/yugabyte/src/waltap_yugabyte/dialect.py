@@ -13,7 +13,6 @@ from waltap.errors import SourceError
 from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.dialect import PostgresDialect
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
 from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
@@ -60,14 +59,12 @@ class YugabyteReading(ReadingTransaction):
     releases.
     """
 
-    def __init__(
-        self, properties: PostgresProperties, now: PostgresCatalogue, watch: ServerWaits
-    ) -> None:
-        super().__init__(properties, now, watch)
-        assert isinstance(properties, YugabyteProperties)
-        self._wait_s = properties.read_time_wait_ms / 1000
+    properties: YugabyteProperties
+
+    def __init__(self, now: PostgresCatalogue, watch: ServerWaits) -> None:
+        super().__init__(now, watch)
+        self._wait_s = self.properties.read_time_wait_ms / 1000
         self._given: str | None = None
-        self._consistent = properties.consistent_snapshot
 
     def use_snapshot(self, given: str) -> None:
         """Read at the time or snapshot ``given``.
@@ -90,7 +87,7 @@ class YugabyteReading(ReadingTransaction):
 
         Without a slot's time the current one is used. Raises: as `use_snapshot`.
         """
-        if self._given is None and self._consistent:
+        if self._given is None and self.properties.consistent_snapshot:
             try:
                 ((now,),) = self._now.query(NOW_SQL)
             except SourceError as error:

@@ -55,6 +55,7 @@ BEFORE = {
 class YugabytePreflight(PreflightChecks):
     """Check a cluster, without PostgreSQL's checks of WAL and walsenders."""
 
+    properties: YugabyteProperties
     facts_sql: ClassVar[str] = re.sub(
         r"\(SELECT count\(\*\) FROM pg_stat_replication\)", "0", PreflightChecks.facts_sql
     )
@@ -82,7 +83,6 @@ class YugabytePreflight(PreflightChecks):
         return [*super()._of_snapshot(targets), *self._read_time()]
 
     def _read_time(self) -> Iterator[PreflightCheck]:
-        assert isinstance(self.properties, YugabyteProperties)
         if not self.properties.consistent_snapshot:
             return
         ((superuser, procedures, exports),) = self.catalogue.query(
@@ -167,7 +167,6 @@ class YugabytePreflight(PreflightChecks):
             " FROM pg_replication_slots WHERE slot_name = %s AND yb_restart_time IS NOT NULL",
             (self.properties.slot_name,),
         )
-        assert isinstance(self.properties, YugabyteProperties)
         window = self.properties.slot_window_ms
         for idle, since in rows:
             left_ms = window - idle

@@ -65,10 +65,10 @@ TableId = tuple[str, str]
 class YugabytePublications(PublicationSet):
     """Manage publications that a slot follows with a delay."""
 
+    _properties: YugabyteProperties
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        assert isinstance(self._properties, YugabyteProperties)
-        self._own = self._properties
         # Tables that join the publication of an existing slot; `begun` counts their time from then.
         self._unsent: set[TableId] = set()
         self._asked_at: dict[TableId, tuple[float, float]] = {}
@@ -172,7 +172,7 @@ class YugabytePublications(PublicationSet):
         if entry is None or not entry.made_at:
             return
         age_ms = (self._now() - entry.made_at) / 1000
-        if age_ms <= self._own.table_interest_ms or not self._catalogue.query(
+        if age_ms <= self._properties.table_interest_ms or not self._catalogue.query(
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (entry.name,)
         ):
             return
@@ -197,9 +197,9 @@ class YugabytePublications(PublicationSet):
             found = release(self._catalogue.query("SELECT version()")[0][0])
             parts = tuple(int(part) for part in (found or "0").split(".")[:2])
             # A configured time wins over the release's.
-            given = "publication_refresh_ms" in self._own.model_fields_set
+            given = "publication_refresh_ms" in self._properties.model_fields_set
             at_once = parts >= FOLLOWS_AT_ONCE and not given
-            self._refresh = 0.0 if at_once else self._own.publication_refresh_ms / 1000
+            self._refresh = 0.0 if at_once else self._properties.publication_refresh_ms / 1000
         return self._refresh
 
     def _now(self) -> int:

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections.abc import Callable
 from typing import ClassVar
 
 from waltap.changes.decode.decoder import ServerInfo
@@ -11,7 +10,6 @@ from waltap_postgres.catalog.catalogue import (
     CatalogTable,
     PostgresCatalogue,
 )
-from waltap_postgres.connection import PostgresSession
 from waltap_postgres.dialect import ServerIdentity
 from waltap_yugabyte.errors import NotYugabyte
 from waltap_yugabyte.properties import YugabyteProperties
@@ -34,14 +32,9 @@ class YugabyteCatalogue(PostgresCatalogue):
     Queries about tables use no system column.
     """
 
+    properties: YugabyteProperties
     relation_sql: ClassVar[str] = UNVERSIONED_RELATION_SQL
     shows_transactions = False
-
-    @property
-    def strict(self) -> bool:
-        """Return whether a server that hides its name is refused."""
-        properties = self.properties
-        return not isinstance(properties, YugabyteProperties) or properties.server_check == "refuse"
 
     def wal_end(self) -> int | None:
         return None
@@ -93,27 +86,20 @@ class YugabyteServer(ServerIdentity):
     is recognised by `YugabyteSlot.identity`.
     """
 
-    def __init__(
-        self,
-        catalogue: YugabyteCatalogue,
-        version_num: int,
-        replication: Callable[[], PostgresSession],
-    ) -> None:
-        super().__init__(catalogue, version_num, replication)
-        self.strict = catalogue.strict
+    catalogue: YugabyteCatalogue
 
     def identify(self) -> ServerInfo:
         version = self.version()
         if release(version) is None:
             problem = f"the server says it is {version!r}"
-            if self.strict:
+            if self.catalogue.properties.server_check == "refuse":
                 raise NotYugabyte(problem)
             log.warning("%s: it is taken for YugabyteDB", problem)
         ((number,),) = self.catalogue.query(
             "SELECT oid::text FROM pg_database WHERE datname = current_database()"
         )
         return ServerInfo(
-            version_num=self.version_num,
+            version_num=self.catalogue.version_num,
             version=version,
             system_id=f"yugabytedb-{number}",
             timeline=0,

@@ -17,7 +17,6 @@ from waltap.errors import ConnectionLost, SourceError
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.lease import lock_number
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import CreatedSlot, ReplicationSlot, SlotAdmin
 from waltap_postgres.waiting import POLL_S
 from waltap_yugabyte.errors import SlotRead
@@ -59,12 +58,10 @@ class YugabyteSlots(SlotAdmin):
     catalogue's connection.
     """
 
-    def __init__(
-        self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
-    ) -> None:
-        super().__init__(catalogue, properties, version_num)
-        assert isinstance(properties, YugabyteProperties)
-        self.own = properties
+    properties: YugabyteProperties
+
+    def __init__(self, catalogue: PostgresCatalogue) -> None:
+        super().__init__(catalogue)
         self._columns: frozenset[str] | None = None
         self._exports = True  # until a release says that it cannot
         self._ours: set[str] = set()
@@ -85,7 +82,7 @@ class YugabyteSlots(SlotAdmin):
 
     def _slot(self, name: str, *row: Any) -> ReplicationSlot:
         plugin, database, restart, confirmed, stream, commit_ht, lsn_type, expired = row
-        consistent = self.own.consistent_snapshot and commit_ht is not None
+        consistent = self.properties.consistent_snapshot and commit_ht is not None
         return YugabyteSlot(
             name=name,
             plugin=plugin or "",
@@ -128,13 +125,13 @@ class YugabyteSlots(SlotAdmin):
             self._exports = False
             made = super().create(session, name, plugin, two_phase=two_phase, waiting=waiting)
         slot = self.read(name)
-        snapshot = made.snapshot if self.own.consistent_snapshot else None
+        snapshot = made.snapshot if self.properties.consistent_snapshot else None
         identity = "" if slot is None else slot.identity
         return msgspec.structs.replace(made, snapshot=snapshot, identity=identity)
 
     def create_sql(self, name: str, plugin: str, *, two_phase: bool) -> str:
         # Releases that know no other LSN type refuse the word SEQUENCE, so it is never sent.
-        kind = " HYBRID_TIME" if self.own.slot_lsn_type == "HYBRID_TIME" else ""
+        kind = " HYBRID_TIME" if self.properties.slot_lsn_type == "HYBRID_TIME" else ""
         exports = " EXPORT_SNAPSHOT" if self._exports else ""
         return f'CREATE_REPLICATION_SLOT "{name}" LOGICAL {plugin}{kind}{exports}'
 
@@ -144,7 +141,7 @@ class YugabyteSlots(SlotAdmin):
             # The next commit may have the same time and must not be skipped. So the last
             # transaction is sent again, and the reader drops it.
             lsn -= 1
-        ranges = dict(zip(self.own.slot_names, self.own.ranges, strict=False))
+        ranges = dict(zip(self.properties.slot_names, self.properties.ranges, strict=False))
         if name in ranges:
             options = {**options, "hash_range": ",".join(map(str, ranges[name]))}
         return super().start_sql(name, lsn, options)

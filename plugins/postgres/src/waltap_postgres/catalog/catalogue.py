@@ -313,7 +313,7 @@ class PostgresCatalogue:
     def __init__(
         self, connection: "psycopg.Connection[tuple[Any, ...]]", properties: PostgresProperties
     ) -> None:
-        self._connection, self.properties = connection, properties
+        self.connection, self.properties = connection, properties
         self.backend_pid = connection.info.backend_pid
         self.version_num = connection.info.server_version
         self._types: dict[int, DataType] = {}
@@ -342,8 +342,8 @@ class PostgresCatalogue:
         """
         try:
             # The rollback ends the timeout, also within a transaction.
-            with self._connection.transaction(force_rollback=True):
-                self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}".encode())
+            with self.connection.transaction(force_rollback=True):
+                self.connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}".encode())
                 yield
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
@@ -354,7 +354,7 @@ class PostgresCatalogue:
         if known is not None and key in known:
             return list(known[key])
         try:
-            rows = self._connection.execute(sql.encode(), parameters or None).fetchall()
+            rows = self.connection.execute(sql.encode(), parameters or None).fetchall()
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
         if known is not None:
@@ -364,10 +364,10 @@ class PostgresCatalogue:
     def plan(self, statement: str) -> None:
         """Plan a SELECT of the profile without reading rows. Raises: SourceError."""
         try:
-            with self._connection.transaction():
+            with self.connection.transaction():
                 # Names in the statement must resolve as in a session of its user.
-                self._connection.execute(USERS_PATH.encode())
-                self._connection.execute(f"EXPLAIN {statement}".encode())
+                self.connection.execute(USERS_PATH.encode())
+                self.connection.execute(f"EXPLAIN {statement}".encode())
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
 
@@ -395,7 +395,7 @@ class PostgresCatalogue:
         where = one_of_sql([bounded(of[name]) for name in key], keys)
         query = f"SELECT {', '.join(names)} FROM {only}{table} WHERE {where}"
         try:
-            result = self._connection.execute(query.encode()).pgresult
+            result = self.connection.execute(query.encode()).pgresult
         except psycopg.Error as error:
             raise driver_error(error, self.properties) from error
         assert result is not None
@@ -646,8 +646,8 @@ class PostgresCatalogue:
         """
         try:
             # In a transaction, the rollback ends the error and the lock timeout.
-            with self._connection.transaction(force_rollback=True):
-                rows = self._connection.execute(
+            with self.connection.transaction(force_rollback=True):
+                rows = self.connection.execute(
                     DEFAULTS_SQL.encode(), (str(DEFAULTS_WITHIN_MS), oids)
                 ).fetchall()
         except psycopg.errors.LockNotAvailable:

@@ -23,7 +23,6 @@ from waltap_postgres.errors import (
     TableLocked,
 )
 from waltap_postgres.identity import identity_sql, usable_word
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication_completeness import (
     OPERATIONS,
     ROOTS,
@@ -65,15 +64,14 @@ class PublicationPlan:
         # are left out, so that another role's CREATE TABLE does not stop the pipeline.
         self.denied: list[tuple[tuple[str, str], str]] = []
 
-    def run(self, connection: "psycopg.Connection[object]", properties: PostgresProperties) -> None:
+    def run(self, catalogue: PostgresCatalogue) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
         try:
-            tables = {*self.added, *self.unsent}
-            run_statements(connection, properties, self.statements, tables=tables)
+            run_statements(catalogue, self.statements, tables={*self.added, *self.unsent})
         except TableLocked as error:
             raise PublicationLocked(
                 f"publication {', '.join(self.names)}: {error.problem}",
-                timeout_ms=properties.snapshot_lock_timeout_ms,
+                timeout_ms=catalogue.properties.snapshot_lock_timeout_ms,
                 **error.fields,
             ) from error
 
@@ -118,12 +116,11 @@ def locked_tables(
 
 
 def run_statements(
-    connection: "psycopg.Connection[object]",
-    properties: PostgresProperties,
+    catalogue: PostgresCatalogue,
     statements: Sequence[str],
     *,
     lock: str | None = None,
-    tables: Iterable[tuple[str, str]] = (),
+    tables: Iterable[tuple[str, str]],
     timeout_ms: int | None = None,
 ) -> None:
     """Run statements about publications in one transaction.
@@ -133,6 +130,7 @@ def run_statements(
     """
     if not statements:
         return
+    connection, properties = catalogue.connection, catalogue.properties
     if timeout_ms is None:
         timeout_ms = properties.snapshot_lock_timeout_ms
     try:
@@ -201,11 +199,9 @@ def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[
 
 def plan_publication(
     catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
     captured: list[CatalogTable],
     *,
     operations: str | None,
-    version_num: int,
     inserts_known: bool = False,
 ) -> PublicationPlan:
     """Plan the publication without changing the server.
@@ -215,16 +211,17 @@ def plan_publication(
     decode: the slot is about to be created again, or was read with that publication before.
     Raises: PublicationMissing, IdentityMissing.
     """
+    properties = catalogue.properties
     name, mode = properties.publication_name, properties.publication_autocreate_mode
     plan = PublicationPlan((name,))
     existing = published(catalogue, name)
-    options = _options(properties, operations, version_num)
+    options = _options(catalogue, operations)
     if mode == "disabled":
         if existing is None:
             tables = _listed(t.relation.table_id for t in captured) or "…"
             statement = f"CREATE PUBLICATION {sql_name(name)} FOR TABLE {tables}"
             raise PublicationMissing(f"publication {name!r} does not exist", sql=statement)
-        _warn_uncovered(existing, captured, name, properties)
+        _warn_uncovered(existing, captured, catalogue)
         return plan
     if mode in {"all_tables", "no_tables"}:
         if existing is None:
@@ -236,25 +233,20 @@ def plan_publication(
             plan.all_tables = mode == "all_tables"
         return plan
     if properties.publication_keyless_tables == "inserts":
-        inserts_known = inserts_known or _inserts_usable(catalogue, properties)
-    _plan_filtered(
-        plan, catalogue, properties, captured, existing, options, version_num,
-        inserts_known=inserts_known,
-    )  # fmt: skip
+        inserts_known = inserts_known or _inserts_usable(catalogue)
+    _plan_filtered(plan, catalogue, captured, existing, options, inserts_known=inserts_known)
     return plan
 
 
-def _inserts_usable(catalogue: PostgresCatalogue, properties: PostgresProperties) -> bool:
+def _inserts_usable(catalogue: PostgresCatalogue) -> bool:
     """Return whether the stream may ask for the publication of inserts.
 
     The server looks up a publication in the catalogue as it was at each change, and fails at a
     change from before its creation.
     """
-    if not catalogue.query(
-        "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (properties.slot_name,)
-    ):
+    slot, name = catalogue.properties.slot_name, catalogue.properties.publication_name
+    if not catalogue.query("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (slot,)):
         return True
-    name = properties.publication_name
     # Safe are: creation in one transaction with the first publication, creation before the
     # slot's ``catalog_xmin``, or a publication with tables, which it gets only when it is safe.
     return bool(
@@ -264,7 +256,7 @@ def _inserts_usable(catalogue: PostgresCatalogue, properties: PostgresProperties
             " LEFT JOIN pg_publication p ON p.pubname = %s"
             " WHERE i.pubname = %s AND (i.xmin = p.xmin OR age(i.xmin) > age(s.catalog_xmin)"
             "  OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = i.oid))",
-            (properties.slot_name, name, name + INSERTS_SUFFIX),
+            (slot, name, name + INSERTS_SUFFIX),
         )
     )
 
@@ -272,14 +264,13 @@ def _inserts_usable(catalogue: PostgresCatalogue, properties: PostgresProperties
 def _plan_filtered(
     plan: PublicationPlan,
     catalogue: PostgresCatalogue,
-    properties: PostgresProperties,
     captured: list[CatalogTable],
     existing: set[tuple[str, str]] | None,
     options: str,
-    version_num: int,
     *,
     inserts_known: bool,
 ) -> None:
+    properties, version_num = catalogue.properties, catalogue.version_num
     name, keyless_policy = properties.publication_name, properties.publication_keyless_tables
     via_root = properties.publish_via_partition_root
     wanted = members(captured, via_root=via_root)
@@ -300,7 +291,7 @@ def _plan_filtered(
             plan.waiting = [t.relation.name for t in keyless]
             keyless = []
         # Create it even without tables, so that it is older than the slot when it gets some.
-        only = _options(properties, INSERTS_OPERATIONS, version_num)
+        only = _options(catalogue, INSERTS_OPERATIONS)
         _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only)
     # Debezium names the roots, too: the server streams rows of later partitions at once.
     roots = set() if via_root or version_num < ROOTS else _whole_trees(catalogue, captured)
@@ -422,23 +413,21 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(sql_name(*pair) for pair in pairs)
 
 
-def _options(properties: PostgresProperties, operations: str | None, version_num: int) -> str:
+def _options(catalogue: PostgresCatalogue, operations: str | None) -> str:
     options = []
     if operations is not None:
         options.append(f"publish = '{operations}'")
-    if properties.publish_via_partition_root and version_num >= ROOTS:
+    if catalogue.properties.publish_via_partition_root and catalogue.version_num >= ROOTS:
         options.append("publish_via_partition_root = true")
     return f" WITH ({', '.join(options)})" if options else ""
 
 
 def _warn_uncovered(
-    existing: set[tuple[str, str]],
-    captured: list[CatalogTable],
-    name: str,
-    properties: PostgresProperties,
+    existing: set[tuple[str, str]], captured: list[CatalogTable], catalogue: PostgresCatalogue
 ) -> None:
     """Raise PublicationMissing if no captured table is published."""
-    root = properties.publish_via_partition_root
+    name = catalogue.properties.publication_name
+    root = catalogue.properties.publish_via_partition_root
     wanted = {t.relation.table_id for t in members(captured, via_root=root)}
     if not wanted or not existing or wanted & existing:
         return

@@ -99,7 +99,7 @@ def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
 
 
 def shortfalls(
-    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication, version_num: int
+    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
 ) -> Iterator[PublicationShortfall]:
     """Return the shortfalls of publication ``name``.
 
@@ -109,7 +109,7 @@ def shortfalls(
     if not rows:
         return
     *published, via_root = rows[0]
-    if version_num >= SCHEMAS:
+    if catalogue.version_num >= SCHEMAS:
         yield from _partial_members(catalogue, name, wanted)
     operations = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in wanted.operations if not operations[word]]
@@ -120,7 +120,7 @@ def shortfalls(
             statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
             table_ids=wanted.table_ids,
         )
-    if wanted.trees and version_num >= ROOTS and via_root != wanted.via_root:
+    if wanted.trees and catalogue.version_num >= ROOTS and via_root != wanted.via_root:
         value = str(wanted.via_root).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
@@ -327,15 +327,13 @@ def _entries(how: str) -> list[_Entry]:
     return [_Entry(*entry.split(":")) for entry in how.split()]
 
 
-def find_memberships(
-    catalogue: PostgresCatalogue, names: Collection[str], version_num: int
-) -> dict[str, Membership]:
+def find_memberships(catalogue: PostgresCatalogue, names: Collection[str]) -> dict[str, Membership]:
     """Return OID → membership of the tables that ``names`` publish.
 
     Without names every table is a member.
     """
-    others = OF_SCHEMAS if version_num >= SCHEMAS else ""
-    others += OF_PARTITIONS if version_num >= ROOTS else ""
+    others = OF_SCHEMAS if catalogue.version_num >= SCHEMAS else ""
+    others += OF_PARTITIONS if catalogue.version_num >= ROOTS else ""
     query = MEMBERSHIPS.format(
         publications="pg_publication" if names else EVERYTHING, others=others
     )
@@ -402,10 +400,7 @@ SCHEMAS_SQL = """
 
 
 def completeness(
-    catalogue: PostgresCatalogue,
-    names: Sequence[str],
-    tables: Iterable[CatalogTable],
-    version_num: int,
+    catalogue: PostgresCatalogue, names: Sequence[str], tables: Iterable[CatalogTable]
 ) -> PublicationCompleteness:
     """Return how completely publications ``names`` stream ``tables``.
 
@@ -420,10 +415,11 @@ def completeness(
     all_operations_in = [name for name, _, all_operations, _ in publications if all_operations]
     by_root = any(via_root for *_, via_root in publications)
     identity_text = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
-    members, filtered = _members(catalogue, listed, version_num)
+    members, filtered = _members(catalogue, listed)
     published: set[tuple[str, str]] = set(
         catalogue.query(
-            f"SELECT schemaname::text, tablename::text FROM {published_tables(version_num)} t"
+            "SELECT schemaname::text, tablename::text"
+            f" FROM {published_tables(catalogue.version_num)} t"
             " WHERE pubname = ANY(%s)",
             (all_operations_in,),
         )
@@ -442,10 +438,10 @@ def completeness(
 
 
 def _members(
-    catalogue: PostgresCatalogue, names: list[str], version_num: int
+    catalogue: PostgresCatalogue, names: list[str]
 ) -> tuple[dict[tuple[str, str], str], set[tuple[str, str]]]:
     """Return each table's membership text, and the tables with row filters."""
-    schemas = version_num >= SCHEMAS
+    schemas = catalogue.version_num >= SCHEMAS
     sql = MEMBERS_SQL.format(
         identity_text="r.oid, r.xmin, s.oid, s.xmin" if schemas else "r.oid, r.xmin",
         filtered="r.prqual IS NOT NULL" if schemas else "false",

@@ -23,7 +23,6 @@ from waltap_postgres.errors import (
     SlotActive,
     TableLocked,
 )
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     SKIPS_MISSING,
     PublicationPlan,
@@ -85,17 +84,15 @@ class PublicationSet:
     def __init__(
         self,
         catalogue: PostgresCatalogue,
-        connection: "psycopg.Connection[tuple[object, ...]]",
-        properties: PostgresProperties,
         context: ConnectorContext,
         *,
         captured: Callable[[], list[CatalogTable]],
         owned_object: Callable[[str], OwnedObject],
     ) -> None:
-        self._catalogue, self._connection = catalogue, connection
-        self._properties, self._context = properties, context
+        self._catalogue, self._connection = catalogue, catalogue.connection
+        self._properties, self._context = catalogue.properties, context
         self._captured, self._owned_object = captured, owned_object
-        self._version_num = connection.info.server_version
+        self._version_num = catalogue.version_num
         self._used = context.decoder.capabilities.publication_filters
         # Publications that this run created for the first time, which `undo` drops.
         self._made: list[str] = []
@@ -119,10 +116,8 @@ class PublicationSet:
         with self._catalogue.once():
             plan = plan_publication(
                 self._catalogue,
-                self._properties,
                 captured,
                 operations=operations,
-                version_num=self._version_num,
                 inserts_known=new_slot or dropped,
             )
             every = operations or ", ".join(OPERATIONS.values())
@@ -156,7 +151,7 @@ class PublicationSet:
                 and (not inserts or t.relation.table_id in covered)
             ),
         )
-        found = list(shortfalls(self._catalogue, name, wanted, self._version_num))
+        found = list(shortfalls(self._catalogue, name, wanted))
         plan.shortfalls += [(name, shortfall) for shortfall in found]
         entry = self._context.owned_objects.find(*self._owned_object(name).key)
         managed = self._properties.publication_autocreate_mode == "disabled"
@@ -258,7 +253,7 @@ class PublicationSet:
         plan = self.plan(new_slot=new_slot)
         again = set(filter(self._knows, plan.created))
         with self._context.owned_objects.making(*map(self._owned_object, plan.created)):
-            plan.run(self._connection, self._properties)
+            plan.run(self._catalogue)
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
@@ -289,7 +284,7 @@ class PublicationSet:
         everything = options.get("origin", "any") == "any"
         if not (self._used and decoder.capabilities.truncate and everything):
             return PublicationCompleteness()
-        return completeness(self._catalogue, self.names, self._captured(), self._version_num)
+        return completeness(self._catalogue, self.names, self._captured())
 
     def publish(
         self, table_ids: Iterable[tuple[str, str]], *, wanted: bool, briefly: bool = False
@@ -350,8 +345,7 @@ class PublicationSet:
         # written would not be streamed, and a snapshot that reads the table now would not see them.
         lock = f"LOCK TABLE {tables} IN SHARE MODE" if wanted else None
         run_statements(
-            self._connection,
-            self._properties,
+            self._catalogue,
             [alter],
             lock=lock,
             tables=chosen,
@@ -399,7 +393,7 @@ class PublicationSet:
         """
         name, captures = self._properties.publication_name, self._context.captures
         names = (name, name + INSERTS_SUFFIX) if self._used else ()
-        found = find_memberships(self._catalogue, names, self._version_num)
+        found = find_memberships(self._catalogue, names)
         # Without lists a table is captured under any name, so a rename and back loses nothing.
         by_name = self._context.capture.selects_by_name
         return {

@@ -22,10 +22,10 @@ from waltap_postgres.replication.stream import start_replication_sql
 log = logging.getLogger(__name__)
 
 
-def wal_folder(catalogue: PostgresCatalogue, properties: PostgresProperties) -> str:
+def wal_folder(catalogue: PostgresCatalogue) -> str:
     """Return the server's WAL folder, or "". Raises: SourceError."""
     # A path on another machine would be read as a path of this one.
-    if not all(_here(host.strip()) for host in properties.hostname.split(",")):
+    if not all(_here(host.strip()) for host in catalogue.properties.hostname.split(",")):
         return ""
     # pg_settings hides data_directory from roles without pg_read_all_settings.
     rows = catalogue.query("SELECT setting FROM pg_settings WHERE name = 'data_directory'")
@@ -171,18 +171,17 @@ def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SourceEr
     return SlotActive(problem, slot=slot.name, pid=slot.active_pid)
 
 
-def failover_refusal(
-    properties: PostgresProperties, version_num: int, *, standby: bool
-) -> SourceError | None:
+def failover_refusal(catalogue: PostgresCatalogue, *, standby: bool) -> SourceError | None:
     """Return why ``slot.failover`` is unavailable.
 
     None means that it is available or not wanted.
     """
-    if not properties.slot_failover:
+    if not catalogue.properties.slot_failover:
         return None
-    if version_num < FAILOVER_SINCE:
-        why = f"PostgreSQL {version_num // 10000} copies no slots to standbys (17 and later do)"
-    elif properties.slot_temporary:
+    if catalogue.version_num < FAILOVER_SINCE:
+        major = catalogue.version_num // 10000
+        why = f"PostgreSQL {major} copies no slots to standbys (17 and later do)"
+    elif catalogue.properties.slot_temporary:
         why = "slot.temporary: no server copies temporary slots"
     elif standby:
         why = "the server is a standby: only a primary's slots are copied"
@@ -194,11 +193,8 @@ def failover_refusal(
 class SlotAdmin:
     """Manage the slots of one PostgreSQL database."""
 
-    def __init__(
-        self, catalogue: PostgresCatalogue, properties: PostgresProperties, version_num: int
-    ) -> None:
-        self.catalogue, self.properties = catalogue, properties
-        self.version_num = version_num
+    def __init__(self, catalogue: PostgresCatalogue) -> None:
+        self.catalogue, self.properties = catalogue, catalogue.properties
         self._xmin: int | None = None
         self._xmin_due = 0.0
         self._wal_folder: str | None = None
@@ -240,7 +236,7 @@ class SlotAdmin:
         None means that this machine cannot see the disk. Raises: SourceError.
         """
         if self._wal_folder is None:
-            self._wal_folder = wal_folder(self.catalogue, self.properties)
+            self._wal_folder = wal_folder(self.catalogue)
         return wal_disk(self._wal_folder)
 
     def xmin(self, name: str) -> int | None:
@@ -299,7 +295,7 @@ class SlotAdmin:
         """
         kind = "TEMPORARY " if self.properties.slot_temporary else ""
         # Options in parentheses came with 15.
-        if self.version_num >= 150000:
+        if self.catalogue.version_num >= 150000:
             options = ["SNAPSHOT 'export'"]
             if two_phase:
                 options.append("TWO_PHASE true")
@@ -324,7 +320,7 @@ class SlotAdmin:
         """
         if self.properties.slot_failover:
             standby = self.catalogue.standby()
-            refusal = failover_refusal(self.properties, self.version_num, standby=standby)
+            refusal = failover_refusal(self.catalogue, standby=standby)
             if refusal is not None:
                 raise refusal
 
@@ -488,9 +484,8 @@ class PostgresSlotWatch(SlotWatch):
         self._connection = connect(
             properties, role="slot monitor", watch=watch(properties, context.stopping)
         )
-        self._version = self._connection.info.server_version
         self._catalogue = PostgresCatalogue(self._connection, properties)
-        self._slots = SlotAdmin(self._catalogue, properties, self._version)
+        self._slots = SlotAdmin(self._catalogue)
 
     def read(self) -> SlotStatus | None:
         slot = self._slots.read(self._name)
@@ -501,7 +496,7 @@ class PostgresSlotWatch(SlotWatch):
     def log_standby_snapshot(self) -> str:
         # A slot releases WAL only at a record of running transactions after the confirmed position.
         # A checkpoint writes such a record too, and removes WAL that no slot needs.
-        newer = self._version >= LOGS_SNAPSHOTS_SINCE
+        newer = self._catalogue.version_num >= LOGS_SNAPSHOTS_SINCE
         try:
             self._catalogue.query("SELECT pg_log_standby_snapshot()" if newer else "CHECKPOINT")
         except ConnectionLost:

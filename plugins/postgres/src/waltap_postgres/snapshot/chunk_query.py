@@ -7,7 +7,6 @@ read-only and with a time limit.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -28,7 +27,6 @@ from waltap_postgres.catalog.bounds import after_sql, bounded, one_of_sql, up_to
 from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.copy_pieces import copy_rows
@@ -48,19 +46,16 @@ class PostgresChunks:
     def __init__(
         self,
         catalogue: PostgresCatalogue,
-        properties: PostgresProperties,
-        connection: "psycopg.Connection[tuple[Any, ...]]",
         signal_table: tuple[str, str] | None,
         *,
         captures: Callable[[str, str], bool],
-        version_num: int,
         watch: ServerWaits,
         debezium: bool = False,
         by_name: bool = False,
         narrowed: Narrowed = everything_published,
         wait_s: Callable[[tuple[str, str]], float] = lambda _table: 0.0,
     ) -> None:
-        """Keep the connections and the rules for reading.
+        """Keep the catalogue and the rules for reading.
 
         ``narrowed`` returns the published parts of tables with filters. ``wait_s`` returns the
         seconds until a table may be read. ``debezium``: read a table with its children, and a
@@ -71,8 +66,8 @@ class PostgresChunks:
         self._narrowed, self._published = narrowed, dict[tuple[str, str], PublishedSubset]()
         self._watch, self._debezium, self._by_name = watch, debezium, by_name
         self._partitioned: dict[tuple[str, str], bool] = {}
-        self._catalogue, self._properties, self._connection = catalogue, properties, connection
-        self._captures, self._version_num = captures, version_num
+        self._catalogue, self._properties = catalogue, catalogue.properties
+        self._captures = captures
         self._checked: set[SnapshotRequest] = set()
         self._signal: str | None = None
         if signal_table is not None:
@@ -153,7 +148,7 @@ class PostgresChunks:
         )
         cut = f"LIMIT {limit}"
         # The next chunk begins after the last key, so rows that share it must be in this chunk.
-        if not unique and self._version_num >= 130000:
+        if not unique and self._catalogue.version_num >= 130000:
             cut = f"FETCH FIRST {limit} ROWS WITH TIES"
         tail = f"{where_sql(terms, request)} ORDER BY {ordered} {cut}"
         return self.read(request, relation, tail)
@@ -179,7 +174,9 @@ class PostgresChunks:
             change = f"DELETE FROM {self._signal} WHERE {columns[0]} = {sql.quote(identifier)}"
         try:
             # One transaction, and one answer to wait for.
-            self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS}; {change}".encode())
+            self._catalogue.connection.execute(
+                f"SET LOCAL lock_timeout = {LOCK_MS}; {change}".encode()
+            )
         except psycopg.errors.LockNotAvailable:
             if not self._no_mark_until:
                 log.warning(
@@ -267,7 +264,7 @@ class PostgresChunks:
             until = None if self._signal is not None else seen.visible_until()
             if request.condition:  # check again: its columns may have other types by now
                 self._check_condition(session, relation, request.condition)
-                take_role(session, self._properties)
+                take_role(session)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
             unchanged = self._is_unchanged(session, relation)

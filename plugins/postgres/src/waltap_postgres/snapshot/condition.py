@@ -24,7 +24,6 @@ from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import ConditionRefused
-from waltap_postgres.properties import PostgresProperties
 
 # Objects of the server itself have lower OIDs.
 BUILT_IN: Final = 16384
@@ -180,14 +179,15 @@ def parse_tree(text: str) -> list[ParseNode]:
     return [value for value in root.fields[""] if isinstance(value, ParseNode)]
 
 
-def take_role(session: PostgresSession, properties: PostgresProperties) -> None:
+def take_role(session: PostgresSession) -> None:
     """Switch to the profile's role for signals, if there is one.
 
     The switch lasts until the end of the transaction. Raises: SourceError if the connection's role
     is no member of it.
     """
-    if properties.signal_role is not None:
-        session.execute(f"SET LOCAL ROLE {sql_name(properties.signal_role)}")
+    role = session.properties.signal_role
+    if role is not None:
+        session.execute(f"SET LOCAL ROLE {sql_name(role)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SourceError
 from waltap_postgres.catalog.bounds import RangeColumn, after_sql, bounded, up_to_sql
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction, SnapshotTable
 
 log = logging.getLogger(__name__)
@@ -203,10 +202,8 @@ class TableSize(msgspec.Struct, frozen=True):
 class SnapshotPlanner:
     """Split tables into tasks; ``now`` is a catalogue of the present."""
 
-    def __init__(
-        self, properties: PostgresProperties, now: PostgresCatalogue, version_num: int
-    ) -> None:
-        self.properties, self.now, self._version_num = properties, now, version_num
+    def __init__(self, now: PostgresCatalogue) -> None:
+        self.properties, self.now = now.properties, now
         self._chosen: Collection[str] = ()
 
     def plan(
@@ -343,7 +340,7 @@ class SnapshotPlanner:
 
         A table with fewer than two ranges is read whole.
         """
-        if size.heap and not target.deep and self._version_num >= TID_RANGES:
+        if size.heap and not target.deep and self.now.version_num >= TID_RANGES:
             count = min(count, max(1, size.blocks // LEAST_BLOCKS))
             count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)
             starts: list[int | None] = [size.blocks * n // count for n in range(count)]

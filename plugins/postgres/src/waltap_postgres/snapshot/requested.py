@@ -15,7 +15,6 @@ from waltap_postgres.errors import (
     TableLocked,
     TableOvertaken,
 )
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
@@ -43,12 +42,11 @@ class RequestedTables:
         transaction: ReadingTransaction,
         asked: Mapping[tuple[str, str], SnapshotRequest],
         refused: Refused,
-        properties: PostgresProperties,
         now: PostgresCatalogue,
         terms: SnapshotOptions,
     ) -> None:
         self._transaction, self._asked, self._refused = transaction, asked, refused
-        self._properties, self._now, self._terms = properties, now, terms
+        self._now, self._terms = now, terms
         self._targets: list[SnapshotTable] = []
         self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
         self._seen: SnapshotVisibility | None = None
@@ -133,7 +131,7 @@ class RequestedTables:
             relation = target.table.relation
             request = self._asked[relation.table_id]
             statement = (request.condition or "").strip().rstrip(";")
-            limit_ms = self._properties.condition_timeout_ms if statement else 0
+            limit_ms = self._now.properties.condition_timeout_ms if statement else 0
             # The savepoint keeps an error of one table from ending the transaction.
             session.execute("SAVEPOINT waltap_asked")
             try:
@@ -141,12 +139,11 @@ class RequestedTables:
                     session.execute(f"SET LOCAL statement_timeout = {limit_ms}")
                     ConditionCheck(relation, session.parsed, self._now.query).statement(statement)
                     statement = target.selected(statement)
-                    take_role(session, self._properties)
+                    take_role(session)
                 chosen = statement or self._terms.chosen(target)
                 reader = TablesReader(
                     transaction,
                     self._point,
-                    self._properties,
                     partial(_overtaken, relation.name),
                     statements={relation.name: chosen} if chosen else {},
                     users_path=not statement,

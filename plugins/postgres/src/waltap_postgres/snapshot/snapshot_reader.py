@@ -6,7 +6,7 @@ read them by `PostgresChunk`. Incremental snapshots are in chunk_query.py.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Self
@@ -84,7 +84,7 @@ class PostgresChunk(SnapshotChunk):
         watching = watch(self.properties)
         with closing(connect(self.properties, role="catalogue", watch=watching)) as connection:
             now = self.catalogue(connection, self.properties)
-            with closing(self.reading(self.properties, now, watching)) as transaction:
+            with closing(self.reading(now, watching)) as transaction:
                 transaction.begin(self.given, ONE_SNAPSHOT)
                 # A pooler or a load balancer may have given another server's connection.
                 if (mine := transaction.catalogue.snapshot()) != self.seen:
@@ -98,9 +98,7 @@ class PostgresChunk(SnapshotChunk):
                     )
 
                 chosen = {} if self.statement is None else {self.relation.name: self.statement}
-                reader = TablesReader(
-                    transaction, self.point, self.properties, later, statements=chosen
-                )
+                reader = TablesReader(transaction, self.point, later, statements=chosen)
                 parts = () if self.part is None else (self.part,)
                 for piece in reader.read(ReadTask([self.target], parts, visible=self.visible)):
                     piece.complete = piece.complete and self.count == 1
@@ -168,20 +166,18 @@ class SnapshotReader:
 
     def __init__(
         self,
-        properties: PostgresProperties,
         context: ConnectorContext,
         now: PostgresCatalogue,
         captured: Callable[[PostgresCatalogue], list[CatalogTable]],
         watching: ServerWaits,
         reading: type[ReadingTransaction],
         planner: type[SnapshotPlanner],
-        version_num: int,
         terms: SnapshotOptions,
     ) -> None:
         """Keep the parts; ``captured`` returns a catalogue's captured tables."""
-        self._properties, self._context, self._now = properties, context, now
+        self._properties, self._context, self._now = now.properties, context, now
         self._captured, self._watch, self._reading = captured, watching, reading
-        self._planner, self._version_num, self._terms = planner, version_num, terms
+        self._planner, self._terms = planner, terms
         self._transaction: ReadingTransaction | None = None
         self._exported = self._delayed = False
         self._asked: AskedBefore | None = None
@@ -293,7 +289,7 @@ class SnapshotReader:
         return self._transaction
 
     def _new(self) -> ReadingTransaction:
-        return self._reading(self._properties, self._now, self._watch)
+        return self._reading(self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
         return ONE_SNAPSHOT if exported else self._terms.isolation
@@ -394,7 +390,7 @@ class SnapshotReader:
         shared: bool,
     ) -> list[ReadTask]:
         """Return the tasks, first the tasks of an earlier run."""
-        planner = self._planner(self._properties, self._now, self._version_num)
+        planner = self._planner(self._now)
         lasting = self._context.resumes_snapshot and start.stream and self.steady
         basis = self._seen if lasting else ""
         snapshot = start.offset.snapshot
@@ -432,12 +428,9 @@ class SnapshotReader:
         self, leader: ReadingTransaction, point: SnapshotPoint, works: Sequence[ReadTask]
     ) -> Iterator[SnapshotRows]:
         """Yield the rows of the tasks, read by one or more connections."""
-        properties, threads = self._properties, self._properties.snapshot_max_threads
+        threads = self._properties.snapshot_max_threads
         if self._given is not None and threads > 1:
-
-            def opened(ends: Callable[[], bool]) -> AbstractContextManager[TablesReader]:
-                return self._follower(leader, point, threads, ends)
-
+            opened = partial(self._follower, leader, point, threads)
             reading = ParallelReading(works, threads, opened, self._context.stopping)
             with closing(reading.pieces()) as pieces:
                 yield from pieces
@@ -445,7 +438,6 @@ class SnapshotReader:
         reader = TablesReader(
             leader,
             point,
-            properties,
             self._new,
             statements=self._statements,
             typed_columns=self._typed_columns,
@@ -464,18 +456,13 @@ class SnapshotReader:
         ends: Callable[[], bool],
     ) -> Iterator[TablesReader]:
         assert self._given is not None
-        ending = watch(self._properties, ends)
-
-        def new() -> ReadingTransaction:
-            return self._reading(self._properties, self._now, ending)
-
+        new = partial(self._reading, self._now, watch(self._properties, ends))
         transaction = new()
         try:
             transaction.join(leader, self._given)
             yield TablesReader(
                 transaction,
                 point,
-                self._properties,
                 new,
                 connections=threads,
                 statements=self._statements,
@@ -523,7 +510,7 @@ class SnapshotReader:
         if self._requested is not None:
             self._requested.close()
         tables = self._requested = RequestedTables(
-            self._new(), asked, refused, self._properties, self._now, self._terms
+            self._new(), asked, refused, self._now, self._terms
         )
         begun = False
         try:

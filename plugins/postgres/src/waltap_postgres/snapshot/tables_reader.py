@@ -90,7 +90,6 @@ class TablesReader:
         self,
         transaction: ReadingTransaction,
         point: SnapshotPoint,
-        properties: PostgresProperties,
         later: Callable[[], ReadingTransaction],
         *,
         connections: int = 1,
@@ -105,10 +104,9 @@ class TablesReader:
         alone.
         ``typed_columns``: the caller reads columns as values of their Arrow types.
         """
-        self._transaction, self._point = transaction, point
-        self._properties, self._later = properties, later
+        self._transaction, self._point, self._later = transaction, point, later
         self._connections = connections
-        self._rows_together = properties.snapshot_fetch_size
+        self._rows_together = transaction.properties.snapshot_fetch_size
         if connections > 1:
             self._rows_together = max(1, min(self._rows_together, ROWS_AHEAD // connections))
         self._statements, self._users_path = statements or {}, users_path

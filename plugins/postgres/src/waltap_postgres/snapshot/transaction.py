@@ -23,7 +23,6 @@ from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession
 from waltap_postgres.errors import QueryFailed, SnapshotLockRefused, SnapshotNotShared
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import locked_tables
 from waltap_postgres.waiting import ServerWaits
 
@@ -154,12 +153,10 @@ class ReadingTransaction:
     ``now`` is a catalogue of the present.
     """
 
-    def __init__(
-        self, properties: PostgresProperties, now: PostgresCatalogue, watch: ServerWaits
-    ) -> None:
-        self.session = PostgresSession(properties, role="snapshot", watch=watch)
+    def __init__(self, now: PostgresCatalogue, watch: ServerWaits) -> None:
+        self.session = PostgresSession(now.properties, role="snapshot", watch=watch)
         self.catalogue = now.on(self.session.connection)
-        self.properties, self._now = properties, now
+        self.properties, self._now = now.properties, now
         self._begun = False
         self.then: dict[int, CatalogShape] = {}
         # A policy that hides rows from this role must fail the snapshot, not shorten it. Rows must

@@ -26,7 +26,6 @@ from waltap_postgres.errors import (
     TableUnreadable,
 )
 from waltap_postgres.identity import IdentityEvidence, identity_evidence
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import (
     TREE,
     PublicationPlan,
@@ -122,13 +121,12 @@ class PreflightChecks:
     def __init__(
         self,
         catalogue: PostgresCatalogue,
-        properties: PostgresProperties,
         context: ConnectorContext,
         server: ServerInfo,
         captured: list[CatalogTable],
     ) -> None:
-        self.catalogue, self.properties, self.context = catalogue, properties, context
-        self.server, self.captured = server, captured
+        self.catalogue, self.properties = catalogue, catalogue.properties
+        self.context, self.server, self.captured = context, server, captured
         self._decoder = context.decoder
 
     def checks(
@@ -162,7 +160,7 @@ class PreflightChecks:
     ) -> list[PreflightCheck]:
         found = server_settings(self.catalogue, SETTINGS)
         settings = {name: setting.value for name, setting in found.items()}
-        service = hosting(self.catalogue, self.properties.hostname)
+        service = hosting(self.catalogue)
         ((superuser, replication, create, granted, admin, in_recovery, slots, used),) = (
             self.catalogue.query(self.facts_sql, hosted_roles(service))
         )
@@ -180,9 +178,7 @@ class PreflightChecks:
             *(service.checks() if service is not None else ()),
             *(standby(self.server.version_num, self._primary()) if in_recovery else ()),
         ]
-        refused_failover = failover_refusal(
-            self.properties, self.server.version_num, standby=in_recovery
-        )
+        refused_failover = failover_refusal(self.catalogue, standby=in_recovery)
         if refused_failover is not None:
             checks.append(PreflightCheck.failed("slot.failover", refused_failover))
         elif self.properties.slot_failover:
@@ -499,7 +495,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
 
     def _of_snapshot(self, targets: list[SnapshotTable]) -> list[PreflightCheck]:
         tables = [target.table for target in targets]
-        unreadable = tables_unreadable(self.catalogue, tables, self.properties)
+        unreadable = tables_unreadable(self.catalogue, tables)
         if unreadable is not None:
             return [PreflightCheck.failed("rows", unreadable)]
         hidden = self.catalogue.query(
@@ -656,7 +652,7 @@ def _of_publication(plan: PublicationPlan | None) -> str:
 
 
 def tables_unreadable(
-    catalogue: PostgresCatalogue, tables: list[CatalogTable], properties: PostgresProperties
+    catalogue: PostgresCatalogue, tables: list[CatalogTable]
 ) -> SourceError | None:
     """Return the error for tables that a snapshot cannot read.
 
@@ -666,11 +662,12 @@ def tables_unreadable(
     if not relations:
         return None
     names = ", ".join(relation.name for relation in relations)
+    user = catalogue.properties.user
     return TableUnreadable(
-        f"role {properties.user!r} may not read {names}",
+        f"role {user!r} may not read {names}",
         tables=", ".join(sql_name(r.schema, r.table) for r in relations),
         schemas=", ".join(sorted({sql_name(r.schema) for r in relations})),
-        user=sql_name(properties.user),
+        user=sql_name(user),
     )
 
 

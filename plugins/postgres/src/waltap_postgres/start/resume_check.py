@@ -19,7 +19,6 @@ from waltap_postgres.errors import (
     SlotInvalidated,
     SlotMissing,
 )
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.slot import ReplicationSlot
 from waltap_postgres.snapshot.resumed import long_values
 
@@ -33,12 +32,9 @@ class ResumeCheck:
     """
 
     def __init__(
-        self,
-        catalogue: PostgresCatalogue,
-        properties: PostgresProperties,
-        server: ServerInfo,
-        history: Callable[[int], str],
+        self, catalogue: PostgresCatalogue, server: ServerInfo, history: Callable[[int], str]
     ) -> None:
+        properties = catalogue.properties
         self._catalogue, self._properties = catalogue, properties
         self._server, self._history = server, history
         self._here = (server.system_id, properties.dbname, properties.slot_name)

@@ -114,11 +114,8 @@ class ServerHosting:
         )
 
 
-def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
-    """Return the service that hosts a server, None if unknown.
-
-    ``host`` is the name in the profile. Raises: SourceError.
-    """
+def hosting(catalogue: PostgresCatalogue) -> ServerHosting | None:
+    """Return the service that hosts a server, None if unknown. Raises: SourceError."""
     ((roles, schemas, functions),) = catalogue.query(
         FACTS_SQL,
         tuple(
@@ -130,19 +127,16 @@ def hosting(catalogue: PostgresCatalogue, host: str) -> ServerHosting | None:
     names = sorted({name for service in services() for name in service.settings})
     with suppress(WaltapError):  # a server may hide a setting from this role
         settings = dict(catalogue.query(SETTINGS_SQL, (names,)))
-    there = {"setting": settings, "role": roles, "schema": schemas, "function": functions}
+    there = {"settings": settings, "roles": roles, "schemas": schemas, "functions": functions}
     for service in services():
-        own = {
-            "setting": service.settings, "role": service.roles, "schema": service.schemas,
-            "function": service.functions,
-        }  # fmt: skip
-        for kind, wanted in own.items():
-            found = next((name for name in wanted if name in there[kind]), None)
+        for kinds, present in there.items():
+            found = next((name for name in getattr(service, kinds) if name in present), None)
             if found is not None:
-                return ServerHosting(service=service, evidence=f"{kind} {found}", settings=settings)
+                evidence = f"{kinds.removesuffix('s')} {found}"
+                return ServerHosting(service=service, evidence=evidence, settings=settings)
     # The name counts only if the server has none of the services' objects.
     for service in services():
-        for each in host.split(","):
+        for each in catalogue.properties.hostname.split(","):
             name = each.strip().rstrip(".")
             if service.hosts is not None and re.search(service.hosts, name, re.IGNORECASE):
                 return ServerHosting(service=service, evidence=f"its name {name}")
@@ -218,7 +212,7 @@ def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
         yield
     except WalLevelTooLow as error:
         setting = server_settings(catalogue, ("wal_level",)).get("wal_level")
-        service = hosting(catalogue, catalogue.properties.hostname)
+        service = hosting(catalogue)
         raise WalLevelTooLow(error.problem, sql=wal_level_remedy(setting, service)) from error
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import psycopg
 
@@ -26,7 +25,6 @@ from waltap_postgres.errors import (
     TableUnreadable,
     WalLevelTooLow,
 )
-from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import ANY_LOCK, locked_tables
 from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.slot import SlotAdmin
@@ -44,10 +42,10 @@ SELECT c.relname::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 
 
 def identity_statements(
-    catalogue: PostgresCatalogue, properties: PostgresProperties, captured: Iterable[CatalogTable]
+    catalogue: PostgresCatalogue, captured: Iterable[CatalogTable]
 ) -> Iterator[tuple[Relation, str]]:
     """Yield ALTER TABLE for the tables that differ from the property."""
-    for entry in properties.replica_identity_autoset_values:
+    for entry in catalogue.properties.replica_identity_autoset_values:
         pattern, _, value = entry.rpartition(":")
         word, _, index = value.strip().partition(" ")
         for table in captured:
@@ -64,22 +62,17 @@ def identity_statements(
             yield relation, f"ALTER TABLE {name} REPLICA IDENTITY {clause}"
 
 
-def set_identities(
-    catalogue: PostgresCatalogue,
-    connection: "psycopg.Connection[tuple[Any, ...]]",
-    properties: PostgresProperties,
-    captured: Iterable[CatalogTable],
-) -> None:
+def set_identities(catalogue: PostgresCatalogue, captured: Iterable[CatalogTable]) -> None:
     """Run `identity_statements`. Raises: SourceError."""
-    timeout_ms = properties.snapshot_lock_timeout_ms
-    for relation, statement in identity_statements(catalogue, properties, captured):
+    connection, timeout_ms = catalogue.connection, catalogue.properties.snapshot_lock_timeout_ms
+    for relation, statement in identity_statements(catalogue, captured):
         try:
             with connection.transaction():
                 # A waiting ALTER TABLE blocks everyone who comes to the table after it.
                 connection.execute(f"SET LOCAL lock_timeout = {timeout_ms}".encode())
                 connection.execute(statement.encode())
         except psycopg.Error as error:
-            meaning = driver_error(error, properties)
+            meaning = driver_error(error, catalogue.properties)
             if isinstance(meaning, TableLocked):
                 tables = locked_tables(connection.execute, [relation.table_id], ANY_LOCK)
                 raise IdentityLocked(
@@ -111,7 +104,6 @@ def setup_plan(
     snapshot_tables: Callable[[], Iterable[CatalogTable]],
     checks: Iterable[PreflightCheck],
     *,
-    properties: PostgresProperties,
     context: ConnectorContext,
     catalogue: PostgresCatalogue,
     publications: PublicationSet,
@@ -122,8 +114,8 @@ def setup_plan(
     ``snapshot_tables`` returns the tables that its snapshot reads; ``checks`` report obstacles.
     Raises: SourceError, OffsetError.
     """
-    read = snapshot_tables() if decision.snapshot else ()
-    statements = [each for _, each in identity_statements(catalogue, properties, captured)]
+    properties, read = catalogue.properties, snapshot_tables() if decision.snapshot else ()
+    statements = [each for _, each in identity_statements(catalogue, captured)]
     if decision.stream:
         with suppress(PublicationMissing, IdentityMissing):  # the checks report them
             statements += publications.statements(new_slot=decision.exports)
