@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TypeVar
+from types import UnionType
+from typing import Any, Final
 
 from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
@@ -16,7 +17,7 @@ from waltap_postgres.snapshot.transaction import ISOLATION, ONE_FOR_ALL, Snapsho
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T", str, bool, str | None)
+TEXT: Final = str | None
 
 
 class SnapshotOptions:
@@ -45,9 +46,7 @@ class SnapshotOptions:
         self._start, self._begun = start, False
 
     def reads(self, relation: Relation) -> bool:
-        return self._start is None or _answer(
-            self._mode, "reads", bool, self._mode.reads(relation, self._start), relation
-        )
+        return self._start is None or _answer(self._mode, "reads", bool, relation, self._start)
 
     def targets(self, tables: Sequence[CatalogTable], *, deep: bool) -> list[SnapshotTable]:
         """Return the published parts of tables as targets.
@@ -85,10 +84,8 @@ class SnapshotOptions:
         """
         if self._start is None:
             return None
-        relation = target.table.relation
-        given = self._query.query(relation, self._start)
-        statement = _answer(self._query, "query", (str, type(None)), given, relation)
-        statement = (statement or "").strip().rstrip(";")
+        given = _answer(self._query, "query", TEXT, target.table.relation, self._start)
+        statement = (given or "").strip().rstrip(";")
         return target.selected(statement) if statement else None
 
     def locks(self, targets: Sequence[SnapshotTable]) -> list[str]:
@@ -98,8 +95,7 @@ class SnapshotOptions:
             relation = target.table.relation
             statement = None
             if self._start is not None:
-                given = self._lock.lock(relation, self._start)
-                statement = _answer(self._lock, "lock", (str, type(None)), given, relation)
+                statement = _answer(self._lock, "lock", TEXT, relation, self._start)
             if statement is not None and statement.strip():
                 own.append(statement)
             elif self._properties.snapshot_locking_mode == "shared":
@@ -143,22 +139,19 @@ class SnapshotOptions:
             self._mode.after(self._start, completed=completed)
 
 
-def _answer(
-    mode: Snapshotter, question: str, kinds: type | tuple[type, ...], given: T, relation: Relation
-) -> T:
+def _answer(mode: Snapshotter, question: str, kinds: type | UnionType, *facts: object) -> Any:
+    given = getattr(mode, question)(*facts)
     if not isinstance(given, kinds):
+        about = "".join(f" for {each.name}" for each in facts if isinstance(each, Relation))
         raise SnapshotModeUnclear(
-            f"{_named(mode)}.{question} gave {given!r} for {relation.name}", mode=_named(mode)
+            f"{_named(mode)}.{question} gave {given!r}{about}", mode=_named(mode)
         )
     return given
 
 
 def decision(mode: Snapshotter, question: str, *facts: SnapshotFacts) -> bool:
     """Return a mode's yes or no. Raises: SnapshotModeUnclear."""
-    given = getattr(mode, question)(*facts)
-    if not isinstance(given, bool):
-        raise SnapshotModeUnclear(f"{_named(mode)}.{question} gave {given!r}", mode=_named(mode))
-    return given
+    return bool(_answer(mode, question, bool, *facts))
 
 
 def _named(mode: Snapshotter) -> str:
