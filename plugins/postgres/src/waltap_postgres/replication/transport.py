@@ -5,10 +5,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TypeVar
 
 import psycopg
 from psycopg import pq
@@ -24,8 +22,6 @@ from waltap_postgres.replication.wire import (
     ServerMessage,
 )
 from waltap_postgres.waiting import POLL_S, WRITE
-
-T = TypeVar("T")
 
 RECEIVE_BYTES = 1 << 20
 # Columns are cheaper the more rows they have. Rows are cheaper while they stay in the processor's
@@ -281,35 +277,20 @@ def encrypted(session: PostgresSession) -> bool:
     return session.pgconn.ssl_in_use or gss != "disable"
 
 
-def copy_out(session: PostgresSession, sql: str) -> Iterator[bytes]:
+def copy_out(
+    session: PostgresSession, sql: str, buffer: CopyBuffer | None = None
+) -> Iterator[HeadedRows | bytes]:
     """Run a COPY … TO STDOUT; yield its data.
 
-    The answer is complete only when the iterator ends: an error can follow rows. Raises:
-    SourceError, ConnectionLost, StopRequested.
+    The answer is complete only when the iterator ends: an error can follow rows. With a ``buffer``,
+    portions of its size may be `HeadedRows`, which need numpy. Raises: SourceError, ConnectionLost,
+    StopRequested.
     """
-    return _copied(session, sql, _split)
-
-
-def copy_out_in_place(
-    session: PostgresSession, sql: str, buffer: CopyBuffer
-) -> Iterator[HeadedRows | bytes]:
-    """Run a COPY … TO STDOUT, as `copy_out`.
-
-    Portions of the size of ``buffer`` may be `HeadedRows`, which need numpy.
-    """
-    return _copied(session, sql, partial(_in_place, buffer))
-
-
-def _copied(
-    session: PostgresSession,
-    sql: str,
-    received: Callable[[PostgresSession, socket.socket], Iterator[T]],
-) -> Iterator[T | bytes]:
     try:
         if encrypted(session):
             yield from _copy_by_libpq(session, sql)
         else:
-            yield from _copy_by_socket(session, sql, received)
+            yield from _copy_by_socket(session, sql, buffer)
     except StopRequested:
         # The connection is in the middle of COPY and no longer usable.
         session.cancel()
@@ -318,10 +299,8 @@ def _copied(
 
 
 def _copy_by_socket(
-    session: PostgresSession,
-    sql: str,
-    received: Callable[[PostgresSession, socket.socket], Iterator[T]],
-) -> Iterator[T]:
+    session: PostgresSession, sql: str, buffer: CopyBuffer | None
+) -> Iterator[HeadedRows | bytes]:
     connection = socket.socket(fileno=socket.dup(session.pgconn.socket))
     try:
         connection.setblocking(False)
@@ -331,7 +310,10 @@ def _copy_by_socket(
         while rest:
             if waiting.ready(connection.fileno(), WRITE):
                 rest = rest[connection.send(rest) :]
-        yield from received(session, connection)
+        if buffer is None:
+            yield from _split(session, connection)
+        else:
+            yield from _in_place(session, connection, buffer)
     except OSError as error:
         raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
     except CopyEnded as end:
@@ -357,7 +339,7 @@ def _split(session: PostgresSession, connection: socket.socket) -> Iterator[byte
 
 
 def _in_place(
-    buffer: CopyBuffer, session: PostgresSession, connection: socket.socket
+    session: PostgresSession, connection: socket.socket, buffer: CopyBuffer
 ) -> Iterator[HeadedRows | bytes]:
     while not buffer.done:
         try:

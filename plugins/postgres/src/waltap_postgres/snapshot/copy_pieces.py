@@ -24,7 +24,7 @@ from waltap_postgres.replication.copy_buffer import (
     CopyBuffer,
     HeadedRows,
 )
-from waltap_postgres.replication.transport import copy_out, copy_out_in_place, encrypted
+from waltap_postgres.replication.transport import copy_out, encrypted
 from waltap_postgres.snapshot.binary_copy import BinaryRows, FieldReader
 
 # Conversion of COPY's text format to tuples.
@@ -38,7 +38,9 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 
 
-def copy_rows(pieces: Iterable[bytes], width: int, offset: int = 0) -> Iterator[list[Tuple]]:
+def copy_rows(
+    pieces: Iterable[HeadedRows | bytes], width: int, offset: int = 0
+) -> Iterator[list[Tuple]]:
     """Yield lists of tuples from the pieces of a COPY TO STDOUT.
 
     A tuple has ``width`` values; a piece may end anywhere. Raises: DecodeError for a row of another
@@ -47,7 +49,8 @@ def copy_rows(pieces: Iterable[bytes], width: int, offset: int = 0) -> Iterator[
     """
     rest, consumed = b"", offset
     for piece in pieces:
-        data = rest + piece if rest else piece
+        data = piece.plain() if isinstance(piece, HeadedRows) else piece
+        data = rest + data if rest else data
         cut = data.rfind(b"\n") + 1
         rest = data[cut:]
         if cut:
@@ -339,14 +342,12 @@ def copy_pieces(
 
     def make() -> Iterator[tuple[Sequence[Tuple], int]]:
         copy = f"COPY ({sql}) TO STDOUT"
-        if not has_columns():
-            return pieces_of(copy_out(session, copy), width, most)
-        if readers is None:
-            return pieces_of(copy_out_in_place(session, copy, CopyBuffer(size)), width, most)
+        if readers is None or not has_columns():
+            buffer = CopyBuffer(size) if has_columns() else None
+            return pieces_of(copy_out(session, copy, buffer), width, most)
         rows = BinaryRows(readers)
         buffer = CopyBuffer(size, rows.bounds)
-        portions = copy_out_in_place(session, f"{copy} (FORMAT binary)", buffer)
-        return rows.pieces(portions, most)
+        return rows.pieces(copy_out(session, f"{copy} (FORMAT binary)", buffer), most)
 
     def abandon() -> None:
         with suppress(OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as other:
@@ -395,7 +396,7 @@ def _headed_pieces(
     if len(found) >= FEW_ROWS <= most:
         rows = copy_block(found, width, len(found))
     if rows is None:
-        rows = [row for some in copy_rows([found.plain()], width, offset) for row in some]
+        rows = [row for some in copy_rows([found], width, offset) for row in some]
     yield from _sliced(rows, most, found.size)
 
 
