@@ -65,65 +65,46 @@ def negotiate(
 
     Raises: ConfigurationError naming every property that asks for more than the server has.
     """
-    version = server.version_num
+    version, streaming = server.version_num, properties.streaming
     offered = min(highest_protocol(version), protocol_limit)
     protocol = properties.proto_version or offered
     problems: list[PropertyProblem] = []
 
-    # The server refuses an option that it does not know, so its version decides here.
-    def need(name: str, value: object, since: int, wanted: int) -> None:
-        if version < since * 10000:
-            allowed = f"server version {since} or later, this one is {version // 10000}"
-            problems.append(
-                PropertyProblem(
-                    name, "the server cannot do this", value=str(value), allowed=allowed
-                )
-            )
-        elif protocol < wanted:
-            allowed = f"pgoutput.proto_version {wanted} or higher, asked for or offered: {protocol}"
-            problems.append(
-                PropertyProblem(
-                    name, "the protocol is too old for this", value=str(value), allowed=allowed
-                )
-            )
+    def refuse(name: str, problem: str, value: object, allowed: str) -> None:
+        problems.append(
+            PropertyProblem(f"pgoutput.{name}", problem, value=str(value), allowed=allowed)
+        )
 
     if protocol > offered:
-        problems.append(
-            PropertyProblem(
-                "pgoutput.proto_version",
-                "the server does not offer this protocol",
-                value=str(protocol),
-                allowed=f"1 to {offered}",
-            )
-        )
-    if properties.streaming != "off":
-        since = 16 if properties.streaming == "parallel" else 14
-        need(
-            "pgoutput.streaming",
-            properties.streaming,
-            since,
-            STREAMING_PROTOCOL[properties.streaming],
-        )
-    if properties.two_phase:
-        need("pgoutput.two_phase", "true", 15, TWO_PHASE_PROTOCOL)
-    if properties.messages:
-        need("pgoutput.messages", "true", 14, 1)
-    if properties.origin == "none":
-        need("pgoutput.origin", "none", 16, 1)
-    if problems:
-        raise ConfigurationError(problems)
-
+        problem = "the server does not offer this protocol"
+        refuse("proto_version", problem, protocol, f"1 to {offered}")
+    # Unset means: ask wherever the server can.
+    messages = version >= 140000 if properties.messages is None else properties.messages
+    # Option → its value, empty for none, and the major version and protocol that it needs.
+    asked = {
+        "streaming": (
+            "" if streaming == "off" else streaming,
+            16 if streaming == "parallel" else 14,
+            STREAMING_PROTOCOL[streaming],
+        ),
+        "two_phase": ("true" if properties.two_phase else "", 15, TWO_PHASE_PROTOCOL),
+        "origin": ("none" if properties.origin == "none" else "", 16, 1),
+        "messages": ("true" if messages else "", 14, 1),
+    }
     options = {
         "proto_version": str(protocol),
         "publication_names": ",".join(sql_name(name) for name in publications),
     }
-    if properties.streaming != "off":
-        options["streaming"] = properties.streaming
-    if properties.two_phase:
-        options["two_phase"] = "true"
-    if properties.origin == "none":
-        options["origin"] = "none"
-    # Unset means: ask wherever the server can.
-    if properties.messages is not False and version >= 140000:
-        options["messages"] = "true"
+    # The server refuses an option that it does not know, so its version decides here.
+    for name, (value, since, wanted) in asked.items():
+        if value and version < since * 10000:
+            allowed = f"server version {since} or later, this one is {version // 10000}"
+            refuse(name, "the server cannot do this", value, allowed)
+        elif value and protocol < wanted:
+            allowed = f"pgoutput.proto_version {wanted} or higher, asked for or offered: {protocol}"
+            refuse(name, "the protocol is too old for this", value, allowed)
+        elif value:
+            options[name] = value
+    if problems:
+        raise ConfigurationError(problems)
     return options
