@@ -11,6 +11,7 @@ Source: protobuf's encoding guide; pg_logicaldec.proto of decoderbufs.
 
 from typing import Never
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Error as ProtobufError
 
 from waltap.errors import DecodeError
@@ -19,39 +20,16 @@ from waltap_decoders.decoderbufs.row_message_pb2 import RowMessage
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_NAMES = {_VARINT: "varint", _FIXED64: "fixed64", _BYTES: "bytes", _FIXED32: "fixed32"}
 
-_POINT = {1: ("x", _FIXED64), 2: ("y", _FIXED64)}
-_TYPE_INFO = {1: ("modifier", _BYTES), 2: ("value_optional", _VARINT)}
-_DATUM = {
-    1: ("column_name", _BYTES),
-    2: ("column_type", _VARINT),
-    3: ("datum_int32", _VARINT),
-    4: ("datum_int64", _VARINT),
-    5: ("datum_float", _FIXED32),
-    6: ("datum_double", _FIXED64),
-    7: ("datum_bool", _VARINT),
-    8: ("datum_string", _BYTES),
-    9: ("datum_bytes", _BYTES),
-    10: ("datum_point", _BYTES),
-    11: ("datum_missing", _VARINT),
-}
-_ROW = {
-    1: ("transaction_id", _VARINT),
-    2: ("commit_time", _VARINT),
-    3: ("table", _BYTES),
-    4: ("op", _VARINT),
-    5: ("new_tuple", _BYTES),
-    6: ("old_tuple", _BYTES),
-    7: ("new_typeinfo", _BYTES),
-}
-_NESTED = {
-    "new_tuple": _DATUM,
-    "old_tuple": _DATUM,
-    "new_typeinfo": _TYPE_INFO,
-    "datum_point": _POINT,
+# Types of fields with another wire type than varint.
+_WIRE_TYPES = {
+    FieldDescriptor.TYPE_DOUBLE: _FIXED64,
+    FieldDescriptor.TYPE_FLOAT: _FIXED32,
+    FieldDescriptor.TYPE_STRING: _BYTES,
+    FieldDescriptor.TYPE_BYTES: _BYTES,
+    FieldDescriptor.TYPE_MESSAGE: _BYTES,
 }
 _REPEATED = frozenset(("new_tuple", "old_tuple", "new_typeinfo"))
 _REQUIRED = frozenset(("x", "y", "modifier", "value_optional"))
-_TEXT = frozenset(("column_name", "datum_string", "modifier", "table"))
 _RANGES = {
     "transaction_id": (0, (1 << 32) - 1),
     "op": (0, 4),
@@ -119,7 +97,7 @@ def is_text(lsn: int, data: bytes, value: str) -> str:
 
 def examine(lsn: int, data: bytes) -> None:
     """Raise the DecodeError for the first fault of ``data``, if any."""
-    _WireWalk(lsn, data).message(0, len(data), _ROW, "")
+    _WireWalk(lsn, data).message(0, len(data), RowMessage.DESCRIPTOR, "")
 
 
 def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never:
@@ -135,7 +113,7 @@ class _WireWalk:
     def __init__(self, lsn: int, data: bytes) -> None:
         self._lsn, self._data = lsn, data
 
-    def message(self, at: int, end: int, fields: dict[int, tuple[str, int]], path: str) -> None:
+    def message(self, at: int, end: int, kind: Descriptor, path: str) -> None:
         seen: dict[str, int] = {}
         while at < end:
             start = at
@@ -145,14 +123,16 @@ class _WireWalk:
                 self._fail(start, f"{path}a field number from 1 on", "0")
             if wire not in _WIRE_NAMES:
                 self._fail(start, f"{path}wire type 0, 1, 2 or 5", str(wire))
-            name, wanted = fields.get(number, ("", wire))
-            if wire != wanted:
-                expected = f"{path}{name} as {_WIRE_NAMES[wanted]}"
+            field = kind.fields_by_number.get(number)
+            wanted = _WIRE_TYPES.get(field.type, _VARINT) if field else wire
+            if field and wire != wanted:
+                expected = f"{path}{field.name} as {_WIRE_NAMES[wanted]}"
                 self._fail(start, expected, _WIRE_NAMES[wire])
-            at = self._field(at, end, name, wire, path)
+            at = self._field(at, end, field, wire, path)
             # A field of a newer plugin: its wire format was checked, its meaning is unknown.
-            if not name:
+            if field is None:
                 continue
+            name = field.name
             index = seen.get(name, 0)
             if index and name not in _REPEATED:
                 self._fail(start, f"{path}{name} once", "it again")
@@ -161,12 +141,13 @@ class _WireWalk:
             members = [other for other in seen if other.startswith("datum_")]
             if len(members) > 1:
                 self._fail(start, f"{path}one datum", " and ".join(members))
-        for name, _ in fields.values():
+        for name in kind.fields_by_name:
             if name in _REQUIRED and name not in seen:
                 self._fail(end, f"{path}{name}", "none")
 
-    def _field(self, at: int, end: int, name: str, wire: int, path: str) -> int:
-        label = f"{path}{name or 'unknown field'}"
+    def _field(self, at: int, end: int, field: FieldDescriptor | None, wire: int, path: str) -> int:
+        name = field.name if field else "unknown field"
+        label = f"{path}{name}"
         if wire == _VARINT:
             start = at
             value, at = self._varint(at, end, label)
@@ -181,9 +162,9 @@ class _WireWalk:
         if size > end - at:
             self._fail(start, f"{label} of {size} bytes", f"{end - at} left")
         stop = at + size
-        if name in _NESTED:
-            self.message(at, stop, _NESTED[name], f"{label}: ")
-        elif name in _TEXT:
+        if field and field.message_type:
+            self.message(at, stop, field.message_type, f"{label}: ")
+        elif field and field.type == FieldDescriptor.TYPE_STRING:
             try:
                 self._data[at:stop].decode()
             except UnicodeDecodeError as error:
