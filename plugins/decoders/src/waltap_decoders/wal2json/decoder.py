@@ -28,7 +28,6 @@ from waltap.changes.decode.message import (
 )
 from waltap.changes.decode.tuple_image import Value
 from waltap.changes.transactions.position import parse_lsn
-from waltap.errors import DecodeError
 from waltap_decoders.capabilities import WAL2JSON
 from waltap_decoders.named_relations import NamedRelations, RowMakeUp, RowPlan, RowPlans
 from waltap_decoders.row_facts import ColumnFact, OldRowColumns, RowFacts
@@ -39,6 +38,7 @@ from waltap_decoders.wal2json.documents import (
     Transaction,
     TransactionChange,
     fail,
+    fail_at,
     read_action,
     read_change,
     read_transaction,
@@ -214,77 +214,64 @@ class Wal2Json(Decoder):
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         messages: list[Message] = []
         if self._codec is not None:
-            frames = [(lsn, self._as_utf8(lsn, data, self._codec)) for lsn, data in frames]
-        for lsn, data in frames:
-            self._read(lsn, data, messages)
+            frames = [(frame[0], _as_utf8(frame, self._codec)) for frame in frames]
+        for frame in frames:
+            self._read(frame, messages)
         self._relations.pause(messages)
         return messages
 
-    def _as_utf8(self, lsn: int, data: bytes, codec: str) -> bytes:
-        try:
-            return data.decode(codec).encode()
-        except UnicodeDecodeError as error:
-            raise DecodeError(
-                self.name,
-                lsn=lsn,
-                offset=error.start,
-                expected=f"text in {codec}",
-                found=f"0x{data[error.start]:02x}",
-                payload=data,
-            ) from error
-
     # --- format 2 --------------------------------------------------------------------------------
 
-    def _action(self, lsn: int, data: bytes, messages: list[Message]) -> None:
-        action = read_action(lsn, data)
+    def _action(self, frame: Frame, messages: list[Message]) -> None:
+        action = read_action(frame)
         kind, begin = action.action, self._begin
         if kind == "B":
             if begin is not None:
-                fail(lsn, data, "C before the next B", "B", '"B"')
-            commit_lsn = _lsn(lsn, data, action.lsn, "lsn")
-            self._start(lsn, data, messages, action, commit_lsn)
+                fail(frame, "C before the next B", "B", '"B"')
+            commit_lsn = _lsn(frame, action.lsn, "lsn")
+            self._start(frame, messages, action, commit_lsn)
             return
         if kind == "M" and action.transactional is False:
-            self._message(lsn, data, action, messages)
+            self._message(frame, action, messages)
             return
         if begin is None:
-            fail(lsn, data, "B first", kind, f'"{kind}"')
+            fail(frame, "B first", kind, f'"{kind}"')
         if action.xid is not None and action.xid != begin.xid:
-            fail(lsn, data, f"xid {begin.xid} as in B", str(action.xid), '"xid"')
+            fail(frame, f"xid {begin.xid} as in B", str(action.xid), '"xid"')
         if kind in ("I", "U", "D"):
-            self._action_row(lsn, data, action, messages)
+            self._action_row(frame, action, messages)
         elif kind == "C":
-            commit_lsn = _lsn(lsn, data, action.lsn, "lsn")
+            commit_lsn = _lsn(frame, action.lsn, "lsn")
             if commit_lsn != begin.commit_lsn:
-                fail(lsn, data, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
+                fail(frame, f"lsn {begin.commit_lsn:#x} as in B", str(action.lsn), '"lsn"')
             # The frame's own LSN replaces a nextlsn that is missing.
-            end_lsn = _lsn(lsn, data, action.nextlsn, "nextlsn") or lsn
-            self._commit(lsn, begin, end_lsn, messages, commit_lsn)
+            end_lsn = _lsn(frame, action.nextlsn, "nextlsn") or frame[0]
+            self._commit(frame[0], begin, end_lsn, messages, commit_lsn)
         elif kind == "T":
-            self._truncate(lsn, data, action, messages)
+            self._truncate(frame, action, messages)
         elif kind == "M":
-            self._message(lsn, data, action, messages)
+            self._message(frame, action, messages)
         else:
-            fail(lsn, data, "action B, C, I, U, D, T or M", repr(kind), f'"{kind}"')
+            fail(frame, "action B, C, I, U, D, T or M", repr(kind), f'"{kind}"')
 
-    def _action_row(self, lsn: int, data: bytes, action: Action, messages: list[Message]) -> None:
+    def _action_row(self, frame: Frame, action: Action, messages: list[Message]) -> None:
         kind, columns, identity = action.action, action.columns, action.identity
-        schema, table = _table(lsn, data, action)
+        schema, table = _table(frame, action)
         if not self._relations.captured(schema, table):
             skip(messages)
             return
         new, old = _image(columns), _image(identity)
         if (columns is UNSET) != (kind == "D"):
             wanted = "no columns" if kind == "D" else "columns"
-            fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"columns"')
+            fail(frame, f"{wanted} in {kind}", "the opposite", '"columns"')
         if (identity is UNSET and kind == "D") or (identity is not UNSET and kind == "I"):
             wanted = "identity" if kind == "D" else "no identity"
-            fail(lsn, data, f"{wanted} in {kind}", "the opposite", '"identity"')
+            fail(frame, f"{wanted} in {kind}", "the opposite", '"identity"')
         pk = None if action.pk is UNSET else tuple([column.name for column in action.pk])
-        self._row(lsn, data, kind, schema, table, new, old, pk, messages)
+        self._row(frame, kind, schema, table, new, old, pk, messages)
 
-    def _truncate(self, lsn: int, data: bytes, action: Action, messages: list[Message]) -> None:
-        schema, table = _table(lsn, data, action)
+    def _truncate(self, frame: Frame, action: Action, messages: list[Message]) -> None:
+        schema, table = _table(frame, action)
         if not self._relations.captured(schema, table):
             skip(messages)
             return
@@ -293,38 +280,39 @@ class Wal2Json(Decoder):
             skip(messages)
             return
         self._plans.show(relation, messages)
-        messages.append(Truncate((relation,), lsn))
+        messages.append(Truncate((relation,), frame[0]))
 
     # --- format 1 --------------------------------------------------------------------------------
 
-    def _transaction(self, lsn: int, data: bytes, messages: list[Message]) -> None:
-        transaction = read_transaction(lsn, data)
+    def _transaction(self, frame: Frame, messages: list[Message]) -> None:
+        transaction = read_transaction(frame)
         if self._is_message(transaction):
-            self._message(lsn, data, transaction.change[0], messages)
+            self._message(frame, transaction.change[0], messages)
             return
-        begin = self._start(lsn, data, messages, transaction, 0)
+        begin = self._start(frame, messages, transaction, 0)
         for change in transaction.change:
-            self._change(lsn, data, change, messages)
-        end_lsn = _lsn(lsn, data, transaction.nextlsn, "nextlsn") or lsn
-        self._commit(lsn, begin, end_lsn, messages)
+            self._change(frame, change, messages)
+        end_lsn = _lsn(frame, transaction.nextlsn, "nextlsn") or frame[0]
+        self._commit(frame[0], begin, end_lsn, messages)
 
-    def _chunk(self, lsn: int, data: bytes, messages: list[Message]) -> None:
+    def _chunk(self, frame: Frame, messages: list[Message]) -> None:
+        lsn, data = frame
         body = data.strip(b"\r\n\t ")
         if self._begin is None:
             if body.startswith(b",") or body == b"]}":
-                fail(lsn, data, "a transaction's opener first", repr(data[:10]))
+                fail(frame, "a transaction's opener first", repr(data[:10]))
             if body.endswith(b"["):
-                opener = read_transaction(lsn, body + b"]}")
+                opener = read_transaction((lsn, body + b"]}"))
                 if opener.xid is None:  # a message between transactions, truncated
-                    fail(lsn, data, "xid in a transaction's opener", "none")
-                self._end_lsn = _lsn(lsn, data, opener.nextlsn, "nextlsn")
-                self._start(lsn, data, messages, opener, 0)
+                    fail(frame, "xid in a transaction's opener", "none")
+                self._end_lsn = _lsn(frame, opener.nextlsn, "nextlsn")
+                self._start(frame, messages, opener, 0)
                 self._chunks = 0
                 return
-            transaction = read_transaction(lsn, data)
+            transaction = read_transaction(frame)
             if not self._is_message(transaction):
-                fail(lsn, data, "an opener, or a message between transactions", "neither")
-            self._message(lsn, data, transaction.change[0], messages)
+                fail(frame, "an opener, or a message between transactions", "neither")
+            self._message(frame, transaction.change[0], messages)
         elif body == b"]}":
             self._commit(lsn, self._begin, self._end_lsn or lsn, messages)
         else:
@@ -332,23 +320,21 @@ class Wal2Json(Decoder):
             comma = body.startswith(b",")
             if comma != (self._chunks > 0) or body.endswith(b"["):
                 wanted = "a comma and a change" if self._chunks else "a change"
-                fail(lsn, data, f"{wanted}, or ]}}", repr(data[:10]))
+                fail(frame, f"{wanted}, or ]}}", repr(data[:10]))
             self._chunks += 1
-            self._change(lsn, data, read_change(lsn, body[comma:]), messages)
+            self._change(frame, read_change((lsn, body[comma:])), messages)
 
-    def _change(
-        self, lsn: int, data: bytes, change: TransactionChange, messages: list[Message]
-    ) -> None:
+    def _change(self, frame: Frame, change: TransactionChange, messages: list[Message]) -> None:
         if change.kind == "message":
             if not change.transactional:
-                fail(lsn, data, "a transactional message inside a transaction", "another")
-            self._message(lsn, data, change, messages)
+                fail(frame, "a transactional message inside a transaction", "another")
+            self._message(frame, change, messages)
             return
         kind = _KINDS.get(change.kind)
         if kind is None:
             expected = "kind insert, update, delete or message"
-            fail(lsn, data, expected, repr(change.kind), f'"{change.kind}"')
-        schema, table = _table(lsn, data, change)
+            fail(frame, expected, repr(change.kind), f'"{change.kind}"')
+        schema, table = _table(frame, change)
         if not self._relations.captured(schema, table):
             skip(messages)
             return
@@ -361,12 +347,12 @@ class Wal2Json(Decoder):
             sizes = {len(columns.names), len(columns.oids), len(columns.values)}
             if len(sizes) > 1:
                 expected = f"{what} names, types and values of one length"
-                fail(lsn, data, expected, f"{sorted(sizes)}", f'"{what}names"')
+                fail(frame, expected, f"{sorted(sizes)}", f'"{what}names"')
         if (new is _NO_COLUMNS) != (kind == "D") or (kind == "D" and old is _NO_COLUMNS):
             expected = "old keys and no columns" if kind == "D" else "columns"
-            fail(lsn, data, f"{expected} in {change.kind}", "others", f'"{change.kind}"')
+            fail(frame, f"{expected} in {change.kind}", "others", f'"{change.kind}"')
         pk = None if change.pk is UNSET else tuple(change.pk.pknames)
-        self._row(lsn, data, kind, schema, table, new, old, pk, messages)
+        self._row(frame, kind, schema, table, new, old, pk, messages)
 
     def _is_message(self, transaction: Transaction) -> bool:
         """Return whether this is a message outside of transactions.
@@ -381,17 +367,12 @@ class Wal2Json(Decoder):
     # --- both ------------------------------------------------------------------------------------
 
     def _start(
-        self,
-        lsn: int,
-        data: bytes,
-        messages: list[Message],
-        head: Action | Transaction,
-        commit_lsn: int,
+        self, frame: Frame, messages: list[Message], head: Action | Transaction, commit_lsn: int
     ) -> Begin:
-        xid = head.xid or 0
+        lsn, xid = frame[0], head.xid or 0
         if not 0 <= xid < 1 << 32:
-            fail(lsn, data, "xid from 0 to 4294967295", str(xid), '"xid"')
-        begin = self._begin = Begin(lsn, xid, commit_lsn, _time(lsn, data, head.timestamp))
+            fail(frame, "xid from 0 to 4294967295", str(xid), '"xid"')
+        begin = self._begin = Begin(lsn, xid, commit_lsn, _time(frame, head.timestamp))
         self._plans.began(xid, lsn)
         messages.append(begin)
         if head.origin:
@@ -406,21 +387,20 @@ class Wal2Json(Decoder):
         self._begin = None
 
     def _message(
-        self, lsn: int, data: bytes, source: Action | TransactionChange, messages: list[Message]
+        self, frame: Frame, source: Action | TransactionChange, messages: list[Message]
     ) -> None:
         if source.prefix is None or source.content is None or source.transactional is None:
-            fail(lsn, data, "transactional, prefix and content in a message", "less", '"prefix"')
+            fail(frame, "transactional, prefix and content in a message", "less", '"prefix"')
         if source.transactional != (self._begin is not None):
             where = "inside a transaction" if self._begin else "between transactions"
             expected = "messages inside transactions if and only if they are transactional"
-            fail(lsn, data, expected, f"it {where}", '"transactional"')
+            fail(frame, expected, f"it {where}", '"transactional"')
         content = source.content.encode()
-        messages.append(LogicalMessage(lsn, source.transactional, source.prefix, content))
+        messages.append(LogicalMessage(frame[0], source.transactional, source.prefix, content))
 
     def _row(
         self,
-        lsn: int,
-        data: bytes,
+        frame: Frame,
         kind: str,
         schema: str,
         table: str,
@@ -429,9 +409,9 @@ class Wal2Json(Decoder):
         pk: tuple[str, ...] | None,
         messages: list[Message],
     ) -> None:
-        none = old is _NO_COLUMNS
+        lsn, none = frame[0], old is _NO_COLUMNS
         key = (kind, schema, table, new.names, new.oids, old.names, old.oids, none, pk)
-        plan = self._plans.get(key) or self._plan(lsn, data, key, new, old, pk)
+        plan = self._plans.get(key) or self._plan(frame, key, new, old, pk)
         if plan is None:
             skip(messages)
             return
@@ -439,18 +419,18 @@ class Wal2Json(Decoder):
         relation = layout.relation
         self._plans.show(relation, messages)
         if kind == "D":
-            before = layout.old_tuple(_texts(lsn, data, old, plan.old))
+            before = layout.old_tuple(_texts(frame, old, plan.old))
             messages.append(Delete(relation, lsn, before, layout.old_kind))
             return
-        after = layout.new_tuple(_texts(lsn, data, new, plan.new))
+        after = layout.new_tuple(_texts(frame, new, plan.new))
         if kind == "I":
             if None in after and any(new.values[index] is None for index in plan.key):
                 index = next(index for index in plan.key if new.values[index] is None)
-                _keyless(lsn, data, new.names[index], "null")
+                _keyless(frame, new.names[index], "null")
             messages.append(Insert(relation, lsn, after))
             return
         if not none:
-            before = layout.old_tuple(_texts(lsn, data, old, plan.old))
+            before = layout.old_tuple(_texts(frame, old, plan.old))
             # wal2json also sends the old key of an update that did not change it; pgoutput does
             # not, so it is dropped.
             if layout.old_kind is OldTuple.FULL or not layout.key_is_same(after, before):
@@ -460,8 +440,7 @@ class Wal2Json(Decoder):
 
     def _plan(
         self,
-        lsn: int,
-        data: bytes,
+        frame: Frame,
         key: RowMakeUp,
         new: _ImageColumns,
         old: _ImageColumns,
@@ -475,11 +454,11 @@ class Wal2Json(Decoder):
         for columns in (new, old):
             if len(set(columns.names)) != len(columns.names):
                 name = next(name for name in columns.names if columns.names.count(name) > 1)
-                fail(lsn, data, "each column once", f"column {name!r} again", f'"{name}"')
+                fail(frame, "each column once", f"column {name!r} again", f'"{name}"')
         required = (pk or ()) if kind == "I" else ()
         for name in required:
             if name not in new.names:
-                _keyless(lsn, data, name, "none")
+                _keyless(frame, name, "none")
         row = RowFacts(
             kind,
             _facts(new),
@@ -503,9 +482,17 @@ class Wal2Json(Decoder):
         return self._plans.add(key, layout, new_texts, old_texts, indexes)
 
 
-def _keyless(lsn: int, data: bytes, name: str, found: str) -> Never:
+def _as_utf8(frame: Frame, codec: str) -> bytes:
+    data = frame[1]
+    try:
+        return data.decode(codec).encode()
+    except UnicodeDecodeError as error:
+        fail_at(frame, error.start, f"text in {codec}", f"0x{data[error.start]:02x}")
+
+
+def _keyless(frame: Frame, name: str, found: str) -> Never:
     """Raise a DecodeError for a new row without its key."""
-    fail(lsn, data, f"a value of column {name!r}, which identifies the new row", found, f'"{name}"')
+    fail(frame, f"a value of column {name!r}, which identifies the new row", found, f'"{name}"')
 
 
 def _facts(columns: _ImageColumns) -> tuple[ColumnFact, ...]:
@@ -517,7 +504,7 @@ def _facts(columns: _ImageColumns) -> tuple[ColumnFact, ...]:
     )
 
 
-def _texts(lsn: int, data: bytes, columns: _ImageColumns, texts: tuple[ToText, ...]) -> list[Value]:
+def _texts(frame: Frame, columns: _ImageColumns, texts: tuple[ToText, ...]) -> list[Value]:
     """Return the values of a row's columns as text."""
     try:
         return [
@@ -530,32 +517,32 @@ def _texts(lsn: int, data: bytes, columns: _ImageColumns, texts: tuple[ToText, .
     for name, value, text in zip(columns.names, columns.values, texts, strict=True):
         near = f'"{name}"'
         if value is UNSET:
-            fail(lsn, data, f"a value of column {name!r}", "none", near)
+            fail(frame, f"a value of column {name!r}", "none", near)
         if value is not None:
             try:
                 text(value)
             except WrongValue as error:
-                fail(lsn, data, f"column {name!r}: {error}", type(value).__name__, near)
+                fail(frame, f"column {name!r}: {error}", type(value).__name__, near)
     return []
 
 
-def _table(lsn: int, data: bytes, source: Action | TransactionChange) -> tuple[str, str]:
+def _table(frame: Frame, source: Action | TransactionChange) -> tuple[str, str]:
     if source.schema is None or source.table is None:
         missing = "schema" if source.schema is None else "table"
-        fail(lsn, data, f"a {missing}", "none", '"table"', '"schema"')
+        fail(frame, f"a {missing}", "none", '"table"', '"schema"')
     return source.schema, source.table
 
 
-def _lsn(lsn: int, data: bytes, text: str | None, name: str) -> int:
+def _lsn(frame: Frame, text: str | None, name: str) -> int:
     """Return an LSN field, or 0 if it is missing."""
     if text is None:
         return 0
     if not _LSN(text):
-        fail(lsn, data, f"an LSN in {name}", repr(text[:20]), f'"{name}"')
+        fail(frame, f"an LSN in {name}", repr(text[:20]), f'"{name}"')
     return parse_lsn(text)
 
 
-def _time(lsn: int, data: bytes, text: str | None) -> int:
+def _time(frame: Frame, text: str | None) -> int:
     """Return a timestamptz text in µs since 1970 UTC.
 
     0 means that the text is missing.
@@ -565,7 +552,7 @@ def _time(lsn: int, data: bytes, text: str | None) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        fail(lsn, data, "a timestamp", repr(text[:40]), '"timestamp"')
+        fail(frame, "a timestamp", repr(text[:40]), '"timestamp"')
     if moment.tzinfo is None:
-        fail(lsn, data, "a timestamp with its zone", repr(text[:40]), '"timestamp"')
+        fail(frame, "a timestamp with its zone", repr(text[:40]), '"timestamp"')
     return (moment - _EPOCH) // _MICROSECOND

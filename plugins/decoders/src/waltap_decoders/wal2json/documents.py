@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from waltap.base.files.durable_file import UNREADABLE
+from waltap.changes.decode.decoder import Frame
 from waltap.errors import DecodeError
 
 
@@ -123,12 +124,13 @@ _FAULTS = (*UNREADABLE, RecursionError)
 _ACTION_KEYS = {"B": 6, "C": 6, "I": 8, "U": 8, "D": 7, "T": 7, "M": 8}
 
 
-def read_action(lsn: int, data: bytes) -> Action:
+def read_action(frame: Frame) -> Action:
     """Read an object of format 2. Raises: DecodeError."""
+    data = frame[1]
     try:
         action = _ACTION(data)
     except _FAULTS as cause:
-        return _carefully(lsn, data, Action, cause)
+        return _carefully(frame, Action, cause)
     keys = _ACTION_KEYS.get(action.action, 0)
     columns, identity = action.columns, action.identity
     if columns is not UNSET:
@@ -137,46 +139,48 @@ def read_action(lsn: int, data: bytes) -> Action:
         keys += 3 * len(identity) + (action.action == "U")
     if action.pk is not UNSET:
         keys += 1 + 2 * len(action.pk)
-    return action if _plain(data, keys) else _carefully(lsn, data, Action, None)
+    return action if _plain(data, keys) else _carefully(frame, Action, None)
 
 
-def read_change(lsn: int, data: bytes) -> TransactionChange:
+def read_change(frame: Frame) -> TransactionChange:
     """Read a change of format 1 from its own chunk. Raises: DecodeError."""
     try:
-        change = _CHANGE(data)
+        change = _CHANGE(frame[1])
     except _FAULTS as cause:
-        return _carefully(lsn, data, TransactionChange, cause)
-    plain = _plain(data, _keys(change))
-    return change if plain else _carefully(lsn, data, TransactionChange, None)
+        return _carefully(frame, TransactionChange, cause)
+    plain = _plain(frame[1], _keys(change))
+    return change if plain else _carefully(frame, TransactionChange, None)
 
 
-def read_transaction(lsn: int, data: bytes) -> Transaction:
+def read_transaction(frame: Frame) -> Transaction:
     """Read a transaction of format 1. Raises: DecodeError."""
+    lsn, data = frame
     try:
         transaction = _TRANSACTION(data)
     except _FAULTS as cause:
         stray = _STRAY_COMMA(data)
         if stray is not None:  # a blank keeps the offsets in the document
-            return read_transaction(lsn, data[: stray.end()] + b" " + data[stray.end() + 1 :])
-        return _carefully(lsn, data, Transaction, cause)
+            return read_transaction((lsn, data[: stray.end()] + b" " + data[stray.end() + 1 :]))
+        return _carefully(frame, Transaction, cause)
     keys = 5 if transaction.nextlsn is not None else 1
     keys += sum([_keys(change) for change in transaction.change])
-    return transaction if _plain(data, keys) else _carefully(lsn, data, Transaction, None)
+    return transaction if _plain(data, keys) else _carefully(frame, Transaction, None)
 
 
-def fail(lsn: int, data: bytes, expected: str, found: str, *near: str) -> Never:
+def fail(frame: Frame, expected: str, found: str, *near: str) -> Never:
     """Raise a DecodeError at the first text of ``near`` that occurs.
 
     Without any, the offset is 0.
     """
-    offsets = [offset for text in near if (offset := data.find(text.encode())) >= 0]
+    offsets = [offset for text in near if (offset := frame[1].find(text.encode())) >= 0]
+    fail_at(frame, offsets[0] if offsets else 0, expected, found)
+
+
+def fail_at(frame: Frame, offset: int, expected: str, found: str) -> Never:
+    """Raise a DecodeError."""
+    lsn, data = frame
     raise DecodeError(
-        "wal2json",
-        lsn=lsn,
-        offset=offsets[0] if offsets else 0,
-        expected=expected,
-        found=found,
-        payload=data,
+        "wal2json", lsn=lsn, offset=offset, expected=expected, found=found, payload=data
     )
 
 
@@ -218,19 +222,13 @@ _CALLED: dict[type, str] = {
 }
 
 
-def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) -> T:
-    """Read ``data`` by the standard library and name its fault."""
+def _carefully(frame: Frame, kind: type[T], cause: Exception | None) -> T:
+    """Read a document by the standard library and name its fault."""
+    data = frame[1]
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise DecodeError(
-            "wal2json",
-            lsn=lsn,
-            offset=error.start,
-            expected="UTF-8",
-            found=f"byte 0x{data[error.start]:02x}",
-            payload=data,
-        ) from error
+        fail_at(frame, error.start, "UTF-8", f"byte 0x{data[error.start]:02x}")
     try:
         value = json.loads(
             text,
@@ -240,27 +238,20 @@ def _carefully(lsn: int, data: bytes, kind: type[T], cause: Exception | None) ->
             object_pairs_hook=_unique,
         )
     except json.JSONDecodeError as error:
-        end = error.pos >= len(text)
-        raise DecodeError(
-            "wal2json",
-            lsn=lsn,
-            offset=len(text[: error.pos].encode()),
-            expected=f"JSON ({error.msg})",
-            found="the end" if end else repr(text[error.pos : error.pos + 10]),
-            payload=data,
-        ) from error
+        found = repr(text[error.pos : error.pos + 10]) if error.pos < len(text) else "the end"
+        fail_at(frame, len(text[: error.pos].encode()), f"JSON ({error.msg})", found)
     except _DocumentRefused as error:
-        fail(lsn, data, error.expected, error.found, *error.near)
+        fail(frame, error.expected, error.found, *error.near)
     except RecursionError:
-        fail(lsn, data, "JSON of a few levels", "hundreds of levels")
+        fail(frame, "JSON of a few levels", "hundreds of levels")
     if not isinstance(value, dict):
-        fail(lsn, data, "a JSON object", type(value).__name__)
+        fail(frame, "a JSON object", type(value).__name__)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        fail(lsn, data, f"a wal2json {_CALLED[kind]}", str(error), _key_of(str(error)))
+        fail(frame, f"a wal2json {_CALLED[kind]}", str(error), _key_of(str(error)))
     except RecursionError:
-        fail(lsn, data, "JSON of a few levels", str(cause))
+        fail(frame, "JSON of a few levels", str(cause))
 
 
 class _DocumentRefused(Exception):
