@@ -5,7 +5,7 @@ Source: decoderbufs.c and its README; recorded output of version 2.1.2.
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Never
+from typing import Any
 
 from waltap.base.cache import BoundedDict
 from waltap.changes.decode.decoder import Decoder, DecoderContext, Frame, codec_of
@@ -60,22 +60,6 @@ def unquoted_pair(identifier: str) -> tuple[str, str]:
 _KINDS = {INSERT: "I", UPDATE: "U"}
 
 
-class _CurrentFrame:
-    """Hold the frame being decoded, for error messages."""
-
-    __slots__ = ("data", "lsn")
-
-    def __init__(self, lsn: int, data: bytes) -> None:
-        self.lsn, self.data = lsn, data
-
-    def text(self, value: str) -> str:
-        return is_text(self.lsn, self.data, value)
-
-    def fail(self, expected: str, found: str, near: bytes = b"") -> Never:
-        """Raise a DecodeError at the first occurrence of ``near``."""
-        fail(self.lsn, self.data, max(self.data.find(near), 0) if near else 0, expected, found)
-
-
 class DecoderBufs(Decoder):
     """Decode decoderbufs.
 
@@ -97,36 +81,35 @@ class DecoderBufs(Decoder):
 
     def feed(self, frames: Sequence[Frame]) -> list[Message]:
         messages: list[Message] = []
-        for lsn, data in frames:
-            message = read(lsn, data, self._codec)
-            self._take(_CurrentFrame(lsn, data), message, messages)
+        for frame in frames:
+            self._take(frame, read(frame, self._codec), messages)
         self._relations.pause(messages)
         return messages
 
-    def _take(self, frame: _CurrentFrame, message: RowMessage, messages: list[Message]) -> None:
+    def _take(self, frame: Frame, message: RowMessage, messages: list[Message]) -> None:
         op, xid, begin = message.op, message.transaction_id, self._begin
         if op in (BEGIN, COMMIT):
             if message.new_tuple or message.old_tuple or message.table:
-                frame.fail("no table and no tuples in BEGIN and COMMIT", "some")
+                fail(frame, "no table and no tuples in BEGIN and COMMIT", "some")
             if (begin is None) != (op == BEGIN):
-                frame.fail("BEGIN and COMMIT by turns", "BEGIN" if op == BEGIN else "COMMIT")
+                fail(frame, "BEGIN and COMMIT by turns", "BEGIN" if op == BEGIN else "COMMIT")
         elif begin is None:
-            frame.fail("BEGIN first", "a row")
+            fail(frame, "BEGIN first", "a row")
         if begin is not None and xid != begin.xid:
-            frame.fail(f"transaction_id {begin.xid} as in BEGIN", str(xid))
+            fail(frame, f"transaction_id {begin.xid} as in BEGIN", str(xid))
         if op == BEGIN:
-            self._begin = Begin(frame.lsn, xid, 0, message.commit_time)
-            self._plans.began(xid, frame.lsn)
+            self._begin = Begin(frame[0], xid, 0, message.commit_time)
+            self._plans.began(xid, frame[0])
             messages.append(self._begin)
         elif op == COMMIT:
             if begin is not None:
                 self._relations.commit(begin, messages)
-            messages.append(Commit(frame.lsn, 0, frame.lsn, message.commit_time, xid))
+            messages.append(Commit(frame[0], 0, frame[0], message.commit_time, xid))
             self._begin = None
         else:
             self._row(frame, message, messages)
 
-    def _row(self, frame: _CurrentFrame, message: RowMessage, messages: list[Message]) -> None:
+    def _row(self, frame: Frame, message: RowMessage, messages: list[Message]) -> None:
         op = message.op
         schema, table = self._table(frame, message.table)
         if not self._relations.captured(schema, table):
@@ -135,11 +118,11 @@ class DecoderBufs(Decoder):
         new, old, info = message.new_tuple, message.old_tuple, message.new_typeinfo
         if len(new) != len(info):
             hint = " (a plugin before 1.0 sends none)" if not info else ""
-            frame.fail(f"{len(new)} new_typeinfo, as many as new_tuple", f"{len(info)}{hint}")
+            fail(frame, f"{len(new)} new_typeinfo, as many as new_tuple", f"{len(info)}{hint}")
         if op == INSERT and old:
-            frame.fail("new_tuple alone in INSERT", "others")
+            fail(frame, "new_tuple alone in INSERT", "others")
         if op not in (INSERT, UPDATE) and new:
-            frame.fail("no new_tuple in DELETE", "some")
+            fail(frame, "no new_tuple in DELETE", "some")
         # A table without columns sends an INSERT without a tuple.
         if op == INSERT and not new:
             self._empty_row(frame, schema, table, messages)
@@ -176,7 +159,7 @@ class DecoderBufs(Decoder):
                 after = plan.layout.new_tuple(_values(frame, new, plan.new))
         relation = plan.layout.relation
         self._plans.show(relation, messages)
-        lsn = frame.lsn
+        lsn = frame[0]
         if op == INSERT:
             # Check only rows that lack a value, so that complete rows pay nothing.
             if None in after or UNCHANGED in after:
@@ -190,26 +173,24 @@ class DecoderBufs(Decoder):
                 before = tuple([ABSENT if value is None else value for value in before])
         if op == UPDATE:
             if not new:
-                frame.fail("new_tuple in UPDATE", "old_tuple alone")
+                fail(frame, "new_tuple in UPDATE", "old_tuple alone")
             messages.append(Update(relation, lsn, after, before, plan.layout.old_kind))
         else:
             messages.append(Delete(relation, lsn, before, plan.layout.old_kind))
 
-    def _empty_row(
-        self, frame: _CurrentFrame, schema: str, table: str, messages: list[Message]
-    ) -> None:
+    def _empty_row(self, frame: Frame, schema: str, table: str, messages: list[Message]) -> None:
         """Decode an insert into a table that has no columns."""
         relation = self._relations.relation(schema, table)
         if relation is None:
             skip(messages)
             return
         if relation.columns or not relation.oid:
-            frame.fail("new_tuple alone in INSERT", "none")
+            fail(frame, "new_tuple alone in INSERT", "none")
         self._plans.show(relation, messages)
-        messages.append(Insert(relation, frame.lsn, ()))
+        messages.append(Insert(relation, frame[0], ()))
 
     def _unknown_row(
-        self, frame: _CurrentFrame, schema: str, table: str, op: int, messages: list[Message]
+        self, frame: Frame, schema: str, table: str, op: int, messages: list[Message]
     ) -> None:
         """Decode an update or delete without any tuple.
 
@@ -224,17 +205,19 @@ class DecoderBufs(Decoder):
             skip(messages)
             return
         self._plans.show(relation, messages)
-        messages.append(Delete(relation, frame.lsn, (), OldTuple.NONE))
+        messages.append(Delete(relation, frame[0], (), OldTuple.NONE))
 
     def _new_plan(
-        self, frame: _CurrentFrame, key: RowMakeUp, message: RowMessage
+        self, frame: Frame, key: RowMakeUp, message: RowMessage
     ) -> RowPlan[DatumKind] | None:
         """Compile and store the plan of rows like this one.
 
         Return None if the rows belong to a materialized view.
         """
         kind, schema, table, *_ = key
-        info = [(frame.text(kind.modifier), kind.value_optional) for kind in message.new_typeinfo]
+        info = [
+            (is_text(frame, kind.modifier), kind.value_optional) for kind in message.new_typeinfo
+        ]
         new = self._facts(frame, message.new_tuple, info)
         old = self._facts(frame, message.old_tuple, None)
         shown = [
@@ -268,40 +251,38 @@ class DecoderBufs(Decoder):
 
     def _facts(
         self,
-        frame: _CurrentFrame,
+        frame: Frame,
         datums: Iterable[DatumMessage],
         info: list[tuple[str, bool]] | None,
     ) -> tuple[ColumnFact, ...]:
         facts: dict[str, ColumnFact] = {}
         for number, datum in enumerate(datums):
-            written = frame.text(datum.column_name)
+            written = is_text(frame, datum.column_name)
             try:
                 name = unquoted(written)
             except ValueError as error:
-                frame.fail(str(error), repr(written), written.encode())
+                fail(frame, str(error), repr(written), written.encode())
             oid = datum.column_type
             if name in facts:
-                frame.fail("each column once", f"column {name!r} again", name.encode())
+                fail(frame, "each column once", f"column {name!r} again", name.encode())
             if not 0 < oid < 1 << 32:
-                frame.fail(f"a type OID of column {name!r}", str(oid), name.encode())
+                fail(frame, f"a type OID of column {name!r}", str(oid), name.encode())
             modifier, nullable = info[number] if info else (None, None)
             mod = None if modifier is None else typmod(oid, modifier)
             facts[name] = ColumnFact(name, oid, mod, nullable)
         return tuple(facts.values())
 
-    def _table(self, frame: _CurrentFrame, text: str) -> tuple[str, str]:
+    def _table(self, frame: Frame, text: str) -> tuple[str, str]:
         known = self._tables.get(text)
         if known is None:
             try:
-                known = self._tables[text] = unquoted_pair(frame.text(text))
+                known = self._tables[text] = unquoted_pair(is_text(frame, text))
             except ValueError as error:
-                frame.fail(str(error), repr(text), text.encode())
+                fail(frame, str(error), repr(text), text.encode())
         return known
 
 
-def _identified(
-    frame: _CurrentFrame, relation: Relation, after: Tuple, message: RowMessage
-) -> None:
+def _identified(frame: Frame, relation: Relation, after: Tuple, message: RowMessage) -> None:
     """Check that a new row has its identifying values.
 
     A NULL is accepted where the plugin says that the column allows it.
@@ -310,7 +291,8 @@ def _identified(
     for column, value, kind in columns:
         missing = value is UNCHANGED or (value is None and not kind.value_optional)
         if missing and column.in_identity:
-            frame.fail(
+            fail(
+                frame,
                 f"a value of column {column.name!r}, which identifies the new row",
                 "none" if value is None else "the tag of one that did not change",
                 column.name.encode(),
@@ -328,7 +310,7 @@ def _lacks(before: Tuple, after: Tuple) -> bool:
 
 
 def _values(
-    frame: _CurrentFrame, datums: Iterable[DatumMessage], kinds: tuple[DatumKind, ...]
+    frame: Frame, datums: Iterable[DatumMessage], kinds: tuple[DatumKind, ...]
 ) -> list[Value]:
     """Return the values of a row's columns as text."""
     values: list[Value] = []
@@ -339,9 +321,9 @@ def _values(
                 values.append(kind.text(getattr(datum, member)))
             except ValueError as error:
                 # The wire may be damaged; then its first fault explains more than this value.
-                examine(frame.lsn, frame.data)
-                name = frame.text(datum.column_name)
-                frame.fail(f"column {name}: {error}", "another value", name.encode())
+                examine(frame)
+                name = is_text(frame, datum.column_name)
+                fail(frame, f"column {name}: {error}", "another value", name.encode())
         elif member is None:
             values.append(None)
         elif member == "datum_missing" and datum.datum_missing:
@@ -349,5 +331,5 @@ def _values(
         else:
             name = datum.column_name
             expected = f"column {name} of type {datum.column_type} as {kind.member}"
-            frame.fail(expected, str(member), name.encode())
+            fail(frame, expected, str(member), name.encode())
     return values

@@ -14,6 +14,7 @@ from typing import Never
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Error as ProtobufError
 
+from waltap.changes.decode.decoder import Frame
 from waltap.errors import DecodeError
 from waltap_decoders.decoderbufs.row_message_pb2 import RowMessage
 
@@ -40,28 +41,29 @@ _RANGES = {
 }
 
 
-def read(lsn: int, data: bytes, codec: str | None = None) -> RowMessage:
-    """Read ``data`` as a message.
+def read(frame: Frame, codec: str | None = None) -> RowMessage:
+    """Read a frame as a message.
 
     ``codec`` is the encoding of its text; None means UTF-8. Raises: DecodeError.
     """
+    data = frame[1]
     try:
         message = RowMessage.FromString(data)
         message.DiscardUnknownFields()
         plain = message.SerializeToString() == data
     except (ProtobufError, UnicodeDecodeError) as error:
-        examine(lsn, data)
-        fail(lsn, data, 0, "a RowMessage", str(error))
+        examine(frame)
+        fail(frame, "a RowMessage", str(error))
     # The op of an unset field is -1, so a negative one needs the careful reader, too.
     if not plain or message.op < 0:
-        examine(lsn, data)
+        examine(frame)
     if not message.HasField("op"):
-        fail(lsn, data, len(data), "field 4 op", "none")
+        fail_at(frame, len(data), "field 4 op", "none")
     if codec is not None:
         try:
             _convert(message, codec)
         except UnicodeDecodeError as error:
-            fail(lsn, data, 0, f"text in {codec}", str(error))
+            fail(frame, f"text in {codec}", str(error))
     return message
 
 
@@ -85,23 +87,29 @@ def _convert(message: RowMessage, codec: str) -> None:
                 datum.datum_string = text(datum.datum_string)
 
 
-def is_text(lsn: int, data: bytes, value: str) -> str:
-    """Return a string field of the message in ``data``.
+def is_text(frame: Frame, value: str) -> str:
+    """Return a string field of the message in a frame.
 
     protobuf returns a string that is not UTF-8 as bytes. Raises: DecodeError.
     """
     if value.__class__ is not str:
-        examine(lsn, data)
+        examine(frame)
     return value
 
 
-def examine(lsn: int, data: bytes) -> None:
-    """Raise the DecodeError for the first fault of ``data``, if any."""
-    _WireWalk(lsn, data).message(0, len(data), RowMessage.DESCRIPTOR, "")
+def examine(frame: Frame) -> None:
+    """Raise the DecodeError for the first fault of a frame, if any."""
+    _WireWalk(frame).message(0, len(frame[1]), RowMessage.DESCRIPTOR, "")
 
 
-def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never:
+def fail(frame: Frame, expected: str, found: str, near: bytes = b"") -> Never:
+    """Raise a DecodeError at the first occurrence of ``near``."""
+    fail_at(frame, max(frame[1].find(near), 0), expected, found)
+
+
+def fail_at(frame: Frame, offset: int, expected: str, found: str) -> Never:
     """Raise a DecodeError."""
+    lsn, data = frame
     raise DecodeError(
         "decoderbufs", lsn=lsn, offset=offset, expected=expected, found=found, payload=data
     )
@@ -110,8 +118,8 @@ def fail(lsn: int, data: bytes, offset: int, expected: str, found: str) -> Never
 class _WireWalk:
     """Walk the wire format of one frame, field by field."""
 
-    def __init__(self, lsn: int, data: bytes) -> None:
-        self._lsn, self._data = lsn, data
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self._data = frame, frame[1]
 
     def message(self, at: int, end: int, kind: Descriptor, path: str) -> None:
         seen: dict[str, int] = {}
@@ -188,4 +196,4 @@ class _WireWalk:
         return self._fail(start, f"{label} in 10 bytes", "more")
 
     def _fail(self, offset: int, expected: str, found: str) -> Never:
-        fail(self._lsn, self._data, offset, expected, found)
+        fail_at(self._frame, offset, expected, found)
