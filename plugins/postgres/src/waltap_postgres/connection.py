@@ -1,16 +1,15 @@
 """Open connections with their session settings, and translate libpq's errors."""
 
-import contextlib
 import ipaddress
 import logging
 import os
-import queue
 import re
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -88,7 +87,7 @@ def with_addresses(conninfo: str, resolved: Callable[[str, str], list[str]]) -> 
 def _is_name(host: str) -> bool:
     if not host or host.startswith(("/", "@")):
         return False  # the folder of a socket
-    with contextlib.suppress(ValueError):
+    with suppress(ValueError):
         ipaddress.ip_address(host)
         return False
     return True
@@ -96,29 +95,24 @@ def _is_name(host: str) -> bool:
 
 def _resolved(watch: ServerWaits, host: str, port: str) -> list[str]:
     # A stop leaves the thread behind, because nothing can end the resolver's wait.
-    answers: queue.SimpleQueue[list[str] | BaseException] = queue.SimpleQueue()
+    answer: Future[list[str]] = Future()
 
     def ask() -> None:
         try:
-            found: list[Any] = socket.getaddrinfo(
+            found = socket.getaddrinfo(
                 host, port or None, proto=socket.IPPROTO_TCP, type=socket.SOCK_STREAM
             )
+            answer.set_result([str(one[4][0]) for one in found])
         except (OSError, UnicodeError) as error:
-            answers.put(error)
-        else:
-            answers.put([str(one[4][0]) for one in found])
+            answer.set_exception(error)
 
     threading.Thread(target=ask, name="waltap-resolver", daemon=True).start()
     began = time.monotonic()
-    while True:
-        with contextlib.suppress(queue.Empty):
-            answer = answers.get(timeout=POLL_S)
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer
+    while not wait([answer], POLL_S).done:
         watch.check(began)
         if watch.deadline_s is not None and time.monotonic() - began >= watch.deadline_s:
             raise psycopg.OperationalError(f"{host} was not resolved in {watch.deadline_s:.0f} s")
+    return answer.result()
 
 
 CONNECT_TIMEOUT_S = 15
@@ -497,16 +491,9 @@ class PostgresSession:
         self.pgconn = self.connection.pgconn
         self.pgconn.notice_handler = None
 
-    def execute(
-        self, sql: str, *, alone: bool = False, meanwhile: Callable[[float], None] | None = None
-    ) -> list[tuple[str | None, ...]]:
-        """Run a simple query and return its rows as text.
-
-        ``alone`` uses the protocol that takes only one statement. ``meanwhile`` is called twice a
-        second with the seconds since the command until the answer comes; its exception cancels the
-        command. Raises: SourceError, StopRequested.
-        """
-        result = self.result(sql, alone=alone, meanwhile=meanwhile)
+    def execute(self, sql: str) -> list[tuple[str | None, ...]]:
+        """Run a simple query and return its rows as text. Raises: SourceError, StopRequested."""
+        result = self.result(sql)
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
             return text_rows(result)
         raise self.error(result)
@@ -515,14 +502,14 @@ class PostgresSession:
         self,
         sql: str,
         *,
-        alone: bool = False,
         parse_only: bool = False,
         meanwhile: Callable[[float], None] | None = None,
     ) -> "pq.abc.PGresult":
         """Run a query, or only parse it, and return its last result.
 
         The first result that begins a COPY is returned instead. A failed query is a result, too.
-        Raises: ConnectionLost, StopRequested.
+        ``meanwhile`` is called twice a second with the seconds since the command until the answer
+        comes; its exception cancels the command. Raises: ConnectionLost, StopRequested.
         """
         pgconn, query, last = self.pgconn, sql.encode(), None
         began = time.monotonic()
@@ -530,8 +517,6 @@ class PostgresSession:
         try:
             if parse_only:
                 pgconn.send_prepare(b"", query)
-            elif alone:
-                pgconn.send_query_params(query, None)
             else:
                 pgconn.send_query(query)
             waiting = self.watch.waiting(pgconn)

@@ -315,7 +315,7 @@ class PgOutput(Decoder):
         messages.append(begin)
 
     def _commit(self, payload: PayloadReader, messages: list[Message]) -> None:
-        payload.zero("flags")
+        payload.no_flags()
         commit_lsn = payload.number(8, "commit LSN")
         end_lsn = payload.number(8, "end LSN")
         commit_ts = payload.time("commit time")
@@ -471,7 +471,7 @@ class PgOutput(Decoder):
     def _stream_commit(self, payload: PayloadReader, messages: list[Message]) -> None:
         xid = payload.number(4, "xid")
         self._require_stream(payload, xid, 1)
-        payload.zero("flags")
+        payload.no_flags()
         commit_lsn = payload.number(8, "commit LSN")
         end_lsn = payload.number(8, "end LSN")
         commit_ts = payload.time("commit time")
@@ -507,7 +507,7 @@ class PgOutput(Decoder):
         messages.append(begin)
 
     def _prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
-        payload.zero("flags")
+        payload.no_flags()
         prepare = Prepare(payload.lsn, *self._prepared(payload))
         begin = self._open
         assert isinstance(begin, BeginPrepare)
@@ -521,7 +521,7 @@ class PgOutput(Decoder):
         messages.append(prepare)
 
     def _stream_prepare(self, payload: PayloadReader, messages: list[Message]) -> None:
-        payload.zero("flags")
+        payload.no_flags()
         prepare = StreamPrepare(payload.lsn, *self._prepared(payload))
         self._require_stream(payload, prepare.xid, 26)
         self._prepares(payload, prepare)
@@ -529,13 +529,13 @@ class PgOutput(Decoder):
         messages.append(prepare)
 
     def _commit_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
-        payload.zero("flags")
+        payload.no_flags()
         commit = CommitPrepared(payload.lsn, *self._prepared(payload, "commit"))
         self._ends(payload, commit.commit_lsn, commit.end_lsn, 10)
         messages.append(commit)
 
     def _rollback_prepared(self, payload: PayloadReader, messages: list[Message]) -> None:
-        payload.zero("flags")
+        payload.no_flags()
         prepare_end_lsn = payload.number(8, "prepare end LSN")
         end_lsn = payload.number(8, "rollback end LSN")
         prepare_ts = payload.time("prepare time")

@@ -16,8 +16,8 @@ class PayloadReader:
 
     __slots__ = ("at", "data", "decoder", "lsn", "what")
 
-    def __init__(self, decoder: str, lsn: int, data: bytes, what: str, at: int = 1) -> None:
-        self.decoder, self.lsn, self.data, self.what, self.at = decoder, lsn, data, what, at
+    def __init__(self, decoder: str, lsn: int, data: bytes, what: str) -> None:
+        self.decoder, self.lsn, self.data, self.what, self.at = decoder, lsn, data, what, 1
 
     def fail(self, expected: str, found: str, offset: int | None = None) -> Never:
         """Raise the DecodeError for the field at ``offset``.
@@ -48,11 +48,11 @@ class PayloadReader:
         value = self.number(8, name)
         return (value - (1 << 64) if value >> 63 else value) + PG_EPOCH_US
 
-    def zero(self, name: str) -> None:
+    def no_flags(self) -> None:
         """Read a reserved flags byte, which must be 0."""
-        value = self.number(1, name)
+        value = self.number(1, "flags")
         if value:
-            self.fail(f"{name} 0", str(value), self.at - 1)
+            self.fail("flags 0", str(value), self.at - 1)
 
     def string(self, name: str) -> str:
         """Read a NUL-terminated UTF-8 string."""
