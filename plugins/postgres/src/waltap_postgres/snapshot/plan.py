@@ -9,7 +9,7 @@ with its own SELECT is one task.
 import itertools
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -204,7 +204,6 @@ class SnapshotPlanner:
 
     def __init__(self, now: PostgresCatalogue) -> None:
         self.properties, self.now = now.properties, now
-        self._chosen: Collection[str] = ()
 
     def plan(
         self,
@@ -224,25 +223,15 @@ class SnapshotPlanner:
         SELECT. ``shared``: other processes read, so large tables are always split. Raises:
         SourceError.
         """
-        properties, self._chosen = self.properties, chosen
+        properties = self.properties
         ordered = properties.snapshot_order_by_row_count != "disabled"
         cut = shared or properties.snapshot_max_threads > 1 or bool(basis)
         sizes = self._sizes(targets) if ordered or cut else {}
         if ordered:
             targets = self._by_rows(transaction, targets, sizes)
-        return list(self._work(transaction, targets, sizes, basis, visible, restarts=restarts))
+        works: list[ReadTask] = []
 
-    def _work(
-        self,
-        transaction: ReadingTransaction,
-        targets: Sequence[SnapshotTable],
-        sizes: dict[int, TableSize],
-        basis: str,
-        visible: str,
-        *,
-        restarts: bool,
-    ) -> Iterator[ReadTask]:
-        def work(some: Sequence[SnapshotTable], ranges: tuple[Range, ...] = ()) -> ReadTask:
+        def add(some: Sequence[SnapshotTable], ranges: tuple[Range, ...] = ()) -> None:
             begins = {
                 str(t.oid): TableSplits(
                     basis=basis, files=transaction.files(t.oid), ranges=ranges
@@ -251,33 +240,36 @@ class SnapshotPlanner:
                 if basis
             }
             parts = [TableSplit(index, each) for index, each in enumerate(ranges)]
-            return ReadTask(
-                some,
-                parts,
-                begins=begins,
-                visible=visible,
-                resumable=bool(basis),
-                restarts=restarts,
+            works.append(
+                ReadTask(
+                    some,
+                    parts,
+                    begins=begins,
+                    visible=visible,
+                    resumable=bool(basis),
+                    restarts=restarts,
+                )
             )
 
         group: list[SnapshotTable] = []
         rows = 0
         for target in targets:
-            size = sizes.get(target.oid)
+            size = None if target.table.relation.name in chosen else sizes.get(target.oid)
             ranges = self._cut(transaction, target, size) if size else ()
             if len(ranges) > 1:
                 if group:
-                    yield work(group)
-                yield work([target], ranges)
+                    add(group)
+                add([target], ranges)
                 group, rows = [], 0
                 continue
             group.append(target)
             rows += target.table.estimate
             if len(group) >= MOST_TOGETHER or rows >= self.properties.snapshot_fetch_size:
-                yield work(group)
+                add(group)
                 group, rows = [], 0
         if group:
-            yield work(group)
+            add(group)
+        return works
 
     def _sizes(self, targets: Sequence[SnapshotTable]) -> dict[int, TableSize]:
         oids = [target.oid for target in targets]
@@ -323,11 +315,8 @@ class SnapshotPlanner:
     def _cut(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize
     ) -> tuple[Range, ...]:
-        relation = target.table.relation
         properties = self.properties
-        if relation.name in self._chosen:
-            return ()
-        name = f"snapshot.max.threads.multiplier.{relation.name}"
+        name = f"snapshot.max.threads.multiplier.{target.table.relation.name}"
         each = properties.snapshot_threads_multipliers.get(name)
         multiplier = properties.snapshot_threads_multiplier if each is None else int(each)
         threads = properties.snapshot_max_threads

@@ -19,7 +19,7 @@ from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import connect, watch
-from waltap_postgres.errors import SnapshotNotShared, TableOvertaken
+from waltap_postgres.errors import SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.options import SnapshotOptions
@@ -31,6 +31,7 @@ from waltap_postgres.snapshot.tables_reader import (
     SnapshotPoint,
     TablesReader,
     in_order,
+    overtaken,
     set_markers,
     snapshot_tables,
 )
@@ -90,14 +91,9 @@ class PostgresChunk(SnapshotChunk):
                 if (mine := transaction.catalogue.snapshot()) != self.seen:
                     raise SnapshotNotShared(f"a reader of snapshot {self.seen} sees {mine}")
                 transaction.then[self.target.oid] = self.shape
-
-                def later() -> ReadingTransaction:
-                    name = self.relation.name
-                    raise TableOvertaken(
-                        f"{name} was changed while its chunks were read", table=name
-                    )
-
-                chosen = {} if self.statement is None else {self.relation.name: self.statement}
+                name = self.relation.name
+                later = partial(overtaken, name, f"{name} was changed while its chunks were read")
+                chosen = {} if self.statement is None else {name: self.statement}
                 reader = TablesReader(transaction, self.point, later, statements=chosen)
                 parts = () if self.part is None else (self.part,)
                 for piece in reader.read(ReadTask([self.target], parts, visible=self.visible)):
@@ -329,40 +325,30 @@ class SnapshotReader:
             )
         leader, point, works = self._prepared(captured, published_as, start, shared=True)
         held = leader.hold([target for work in works for target in work.targets])
+        for target in (target for work in works for target in work.targets):
+            shape = held.get(target.oid)
+            if shape is None or not leader.unchanged(target, shape):
+                name = target.table.relation.name
+                overtaken(name, f"{name} was rewritten before it was read")
         return [
-            self._chunk(leader, point, work, target, held.get(target.oid), part)
+            PostgresChunk(
+                properties=self._properties,
+                catalogue=type(self._now),
+                reading=self._reading,
+                given=self._given,
+                seen=self._seen.partition("@")[0],
+                point=point,
+                target=target,
+                shape=leader.then[target.oid],
+                part=part,
+                visible=work.visible,
+                count=max(1, len(work.parts)),
+                statement=self._statements.get(target.table.relation.name),
+            )
             for work in works
             for target in work.targets
             for part in work.parts or (None,)
         ]
-
-    def _chunk(
-        self,
-        leader: ReadingTransaction,
-        point: SnapshotPoint,
-        work: ReadTask,
-        target: SnapshotTable,
-        shape: CatalogShape | None,
-        part: TableSplit | None,
-    ) -> PostgresChunk:
-        if shape is None or not leader.unchanged(target, shape):
-            name = target.table.relation.name
-            raise TableOvertaken(f"{name} was rewritten before it was read", table=name)
-        assert self._given is not None
-        return PostgresChunk(
-            properties=self._properties,
-            catalogue=type(self._now),
-            reading=self._reading,
-            given=self._given,
-            seen=self._seen.partition("@")[0],
-            point=point,
-            target=target,
-            shape=leader.then[target.oid],
-            part=part,
-            visible=work.visible,
-            count=max(1, len(work.parts)),
-            statement=self._statements.get(target.table.relation.name),
-        )
 
     def _prepared(
         self,

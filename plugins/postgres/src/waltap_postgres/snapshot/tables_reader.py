@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from waltap.base.text import sql_name
 from waltap.changes.capture.java_regex import java_pattern
@@ -182,10 +183,8 @@ class TablesReader:
                     yield self._piece(target.table.relation, [], complete=True)
                     return
                 if table.relation.name != name:
-                    raise TableOvertaken(
-                        f"{name} was rewritten and became {table.relation.name} before it was read",
-                        table=name,
-                    )
+                    now = table.relation.name
+                    overtaken(name, f"{name} was rewritten and became {now} before it was read")
                 target = SnapshotTable.of(table, target.published, deep=target.deep)
                 transaction.expect([target])
                 shape = transaction.hold([target]).get(target.oid)
@@ -210,7 +209,7 @@ class TablesReader:
             finally:
                 transaction.close()
             return
-        raise TableOvertaken(f"{name} is rewritten again and again", table=name)
+        overtaken(name, f"{name} is rewritten again and again")
 
     def _rows(
         self,
@@ -287,6 +286,11 @@ def _begun_again(
             plan = TableSplits(basis=visible, files=shape.files, all_rows=work.begun)
             piece.begins = {str(target.oid): plan.chunks()}
         yield piece
+
+
+def overtaken(name: str, problem: str) -> NoReturn:
+    """Raise the error for a table that changed before it was read."""
+    raise TableOvertaken(problem, table=name)
 
 
 def failed(target: SnapshotTable, error: SourceError) -> SnapshotError:
