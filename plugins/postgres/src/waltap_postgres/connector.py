@@ -170,8 +170,8 @@ class PostgresConnector(Connector):
         )
 
     def offset_at(self, position: Position) -> Offset:
-        slot, at = self._read_slot(), position.end_lsn
-        offset = self._offset(at, created=0, progress=None, identity=slot.identity if slot else "")
+        slot = self._read_slot()
+        offset = self._offset(position.end_lsn, identity=slot.identity if slot else "")
         return offset.with_sole(position=position)
 
     def lost(self, offset: Offset) -> WaltapError | None:
@@ -194,7 +194,7 @@ class PostgresConnector(Connector):
 
     def drop_slot(self) -> bool:
         dropped = self._slots.drop(self.properties.slot_name, self.context.made.sessions)
-        self.context.owned_objects.forget([self._owned_object("slot", self.properties.slot_name)])
+        self.context.owned_objects.forget([self._owned_object("slot")])
         return dropped
 
     def owned_objects(self, offset: Offset | None) -> list[OwnedObject]:
@@ -215,10 +215,7 @@ class PostgresConnector(Connector):
 
     def _rename_owned(self) -> None:
         """Give the entries of a renamed database its present name."""
-        owned, slot = (
-            self.context.owned_objects,
-            self._owned_object("slot", self.properties.slot_name),
-        )
+        owned, slot = self.context.owned_objects, self._owned_object("slot")
         for entry in owned.all():
             made = entry.key[:3] == slot.key[:3]
             if made and self._resumption().was_named(entry.database, self._read_slot()):
@@ -265,7 +262,7 @@ class PostgresConnector(Connector):
             if slot.temporary:
                 slot = self._read_slot()  # a temporary slot ends with its connection
             else:
-                take(self.context, self._owned_object("slot", slot.name), decision, offset)
+                take(self.context, self._owned_object("slot"), decision, offset)
                 if self.properties.slot_failover and not (slot.failover or decision.new_slot):
                     self._replication = self._replication_session()
                     self._slots.set_failover(self._replication, slot.name)
@@ -317,7 +314,9 @@ class PostgresConnector(Connector):
     def _resumption(self) -> ResumeCheck:
         return ResumeCheck(self.catalogue, self.server, self._identity.history)
 
-    def _owned_object(self, kind: str, name: str) -> OwnedObject:
+    def _owned_object(self, kind: str, name: str | None = None) -> OwnedObject:
+        """Return the entry of a publication or slot; the profile's slot without a name."""
+        name = self.properties.slot_name if name is None else name
         return owned_object(self.properties, self.server, kind, name)
 
     def _read_slot(self) -> ReplicationSlot | None:
@@ -326,7 +325,6 @@ class PostgresConnector(Connector):
     def _start_with_new_slot(
         self, old: ReplicationSlot | None, *, snapshot: bool, lost: SourceError | OffsetError | None
     ) -> StartPosition:
-        properties = self.properties
         notes = []
         if old is not None:
             self._slots.drop(old.name)
@@ -335,19 +333,19 @@ class PostgresConnector(Connector):
         self._replication = self._replication_session()
         if snapshot:
             self._snapshot.lock(self.captured(), exported=True)
-        self.context.made.slots.add(properties.slot_name)
-        entry = self._owned_object("slot", properties.slot_name)
-        owned = () if properties.slot_temporary else (entry,)
+        name = self.properties.slot_name
+        self.context.made.slots.add(name)
+        owned = () if self.properties.slot_temporary else (self._owned_object("slot"),)
         with self.context.owned_objects.making(*owned), wal_level_explained(self.catalogue):
             made = self._slots.create(
                 self._replication,
-                properties.slot_name,
+                name,
                 self._plugin,
                 two_phase=self.context.decoder.two_phase,
                 waiting=self._while_slot_is_made,
             )
         self._made_slot = True
-        self.context.made.unreadable.pop(properties.slot_name, None)
+        self.context.made.unreadable.pop(name, None)
         self._exported = made.snapshot
         self.context.memory.start_over(table.relation for table in self.captured())
         progress = SnapshotProgress(kind="initial", lsn=made.consistent_lsn) if snapshot else None
@@ -391,19 +389,15 @@ class PostgresConnector(Connector):
             if finished is not None and finished.sole.position.end_lsn >= begin:
                 start = finished.with_sole(timeline=self.server.timeline)
             else:
-                start = self._offset(begin, created=0, progress=None, identity=slot.identity)
+                start = self._offset(begin, identity=slot.identity)
             known = self._restart_lsn(slot.restart_lsn, slot.identity)
             start = start.with_sole(slot_restart_lsn=known)
             return StartPosition(snapshot=False, stream=True, offset=start)
         self._snapshot.lock(self.captured(), exported=False)
         self._reading = True
         self._snapshot.begin(slot.snapshot, beside=True)
-        start = self._offset(
-            begin,
-            created=0,
-            progress=SnapshotProgress(kind="initial", lsn=begin),
-            identity=slot.identity,
-        )
+        progress = SnapshotProgress(kind="initial", lsn=begin)
+        start = self._offset(begin, progress=progress, identity=slot.identity)
         return StartPosition(snapshot=True, stream=True, offset=start)
 
     def _restart_lsn(self, lsn: int, identity: str) -> int | msgspec.UnsetType:
@@ -417,15 +411,18 @@ class PostgresConnector(Connector):
         return StartPosition(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> StartPosition:
-        start = self._offset(
-            offset.sole.position.end_lsn if offset else 0,
-            created=0,
-            progress=SnapshotProgress(kind="initial", lsn=0) if snapshot else None,
-        )
+        at = offset.sole.position.end_lsn if offset else 0
+        progress = SnapshotProgress(kind="initial", lsn=0) if snapshot else None
+        start = self._offset(at, progress=progress)
         return StartPosition(snapshot=snapshot, stream=False, offset=start)
 
     def _offset(
-        self, end_lsn: int, *, created: int, progress: SnapshotProgress | None, identity: str = ""
+        self,
+        end_lsn: int,
+        *,
+        created: int = 0,
+        progress: SnapshotProgress | None = None,
+        identity: str = "",
     ) -> Offset:
         partition = PartitionOffset(
             position=Position(end_lsn),
