@@ -105,15 +105,8 @@ def _as_listed(indexes: Sequence[UniqueIndex]) -> UniqueIndex | None:
     return next((index for index in listed if all(index.columns)), None)
 
 
-KINDS = {
-    "b": TypeKind.BASE,
-    "c": TypeKind.COMPOSITE,
-    "d": TypeKind.DOMAIN,
-    "e": TypeKind.ENUM,
-    "m": TypeKind.MULTIRANGE,
-    "p": TypeKind.PSEUDO,
-    "r": TypeKind.RANGE,
-}
+# ``pg_type.typtype`` is the first letter of the kind's word.
+KINDS = {kind.value[0]: kind for kind in TypeKind}
 
 # Objects that users created have OIDs from here on (``FirstNormalObjectId``).
 FIRST_USER_OID = 16384

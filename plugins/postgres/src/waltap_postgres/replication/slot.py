@@ -126,14 +126,16 @@ class ReplicationSlot(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# ``to_jsonb`` reads columns that older servers do not have. After a promotion ``synced`` stays true,
-# although the slot is then as usable as others.
+# The fields of `ReplicationSlot`. ``to_jsonb`` reads columns that older servers do not have. After a
+# promotion ``synced`` stays true, although the slot is then as usable as others.
 SLOTS_SQL = """
-SELECT slot_name::text, plugin::text, database::text, temporary, active_pid, restart_lsn::text,
-       confirmed_flush_lsn::text, r ->> 'wal_status', (r ->> 'two_phase')::bool,
-       (r ->> 'failover')::bool, (r ->> 'synced')::bool AND pg_is_in_recovery(),
-       (r ->> 'safe_wal_size')::int8,
-       coalesce(r ->> 'invalidation_reason', CASE WHEN (r ->> 'conflicting')::bool THEN 'conflicting' END)
+SELECT slot_name::text, coalesce(plugin::text, ''), coalesce(database::text, ''), temporary, active_pid,
+       coalesce(restart_lsn - '0/0'::pg_lsn, 0)::int8,
+       coalesce(confirmed_flush_lsn - '0/0'::pg_lsn, 0)::int8, coalesce(r ->> 'wal_status', ''),
+       coalesce((r ->> 'two_phase')::bool, false), coalesce((r ->> 'failover')::bool, false),
+       coalesce((r ->> 'synced')::bool AND pg_is_in_recovery(), false), NULL, '',
+       (r ->> 'safe_wal_size')::int8, coalesce(r ->> 'invalidation_reason',
+         CASE WHEN (r ->> 'conflicting')::bool THEN 'conflicting' END, '')
   FROM pg_replication_slots s CROSS JOIN to_jsonb(s) r
 """
 
@@ -211,24 +213,8 @@ class SlotAdmin:
     def found(self, which: str, parameters: tuple[object, ...]) -> list[ReplicationSlot]:
         """Return the slots of which the condition ``which`` is true. Raises: SourceError."""
         rows = self.catalogue.query(f"{SLOTS_SQL} WHERE {which}", parameters)
-        return [
-            ReplicationSlot(
-                name=row[0],
-                plugin=row[1] or "",
-                database=row[2] or "",
-                temporary=row[3],
-                active_pid=row[4],
-                restart_lsn=parse_lsn(row[5]) if row[5] else 0,
-                confirmed_flush_lsn=parse_lsn(row[6]) if row[6] else 0,
-                wal_status=row[7] or "",
-                two_phase=bool(row[8]),
-                failover=bool(row[9]),
-                synchronized=bool(row[10]),
-                safe_bytes=row[11],
-                invalidation=row[12] or "",
-            )
-            for row in rows
-        ]
+        fields = ReplicationSlot.__struct_fields__
+        return [ReplicationSlot(**dict(zip(fields, row, strict=True))) for row in rows]
 
     def disk(self) -> tuple[int, int] | None:
         """Return size and free bytes of the disk with the server's WAL.

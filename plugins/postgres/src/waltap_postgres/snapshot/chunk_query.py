@@ -295,15 +295,14 @@ class PostgresChunks:
         """Return whether the read had the rows of ``relation``."""
         # A table that was rewritten between the snapshot and the read looks empty. The read locked
         # it, so its files cannot change now.
-        oids = [relation.oid]
-        then = shapes(self._catalogue.on(session.connection), oids, deep=oids)
+        then = shapes(self._catalogue.on(session.connection), {relation.oid: True})
         return self._is_described(relation, then)
 
     def _is_described(
         self, relation: Relation, then: Mapping[int, CatalogShape] | None = None
     ) -> bool:
         """Return whether ``relation`` and the files of ``then`` are up to date."""
-        now = shapes(self._catalogue, [relation.oid], deep=[relation.oid]).get(relation.oid)
+        now = shapes(self._catalogue, {relation.oid: True}).get(relation.oid)
         if now is None or (now.schema, now.table) != relation.table_id:
             return False
         names = {number: name for number, (name, _) in now.columns.items()}

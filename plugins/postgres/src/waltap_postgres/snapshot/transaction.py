@@ -11,7 +11,7 @@ Source: PostgreSQL manual, "Data Consistency Checks at the Application Level" (c
 taken before the first query of a REPEATABLE READ transaction come before its snapshot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from psycopg import pq
@@ -116,13 +116,12 @@ class CatalogShape(msgspec.Struct, frozen=True):
         return f"{'' if deep else 'ONLY '}{sql_name(self.schema, self.table)}"
 
 
-def shapes(
-    catalogue: PostgresCatalogue, oids: list[int], *, deep: list[int]
-) -> dict[int, CatalogShape]:
+def shapes(catalogue: PostgresCatalogue, tables: Mapping[int, bool]) -> dict[int, CatalogShape]:
     """Return OID → shape of the existing tables.
 
-    Shapes of the tables in ``deep`` include the files of their children.
+    ``tables`` is OID → whether the shape includes the files of the table's children.
     """
+    oids, deep = list(tables), [oid for oid, children in tables.items() if children]
     return {
         oid: CatalogShape(
             schema,
@@ -137,13 +136,6 @@ def shapes(
             SHAPES_SQL, (oids, deep, oids)
         )
     }
-
-
-def _shapes(
-    catalogue: PostgresCatalogue, targets: Sequence[SnapshotTable]
-) -> dict[int, CatalogShape]:
-    oids = [target.oid for target in targets]
-    return shapes(catalogue, oids, deep=[target.oid for target in targets if target.deep])
 
 
 class ReadingTransaction:
@@ -275,7 +267,7 @@ class ReadingTransaction:
 
     def expect(self, targets: Sequence[SnapshotTable]) -> None:
         """Remember the tables' shapes in the snapshot."""
-        self.then.update(_shapes(self.catalogue, targets))
+        self.then.update(shapes(self.catalogue, {t.oid: t.deep for t in targets}))
 
     def source(self, target: SnapshotTable) -> str:
         """Return the text after FROM, with the snapshot's names."""
@@ -310,13 +302,13 @@ class ReadingTransaction:
 
         Raises: SourceError, which does not say for which of several tables.
         """
-        shapes = {t.oid: self.then[t.oid] for t in targets if t.oid in self.then}
+        known = {t.oid: self.then[t.oid] for t in targets if t.oid in self.then}
         self.session.execute("SAVEPOINT waltap_tables")
         # A name can change between its query and its lock, so the locked table may be another.
         for _ in range(MOST_RENAMES):
-            there = [target for target in targets if target.oid in shapes]
+            there = [target for target in targets if target.oid in known]
             statements = [
-                f"SELECT FROM {shapes[target.oid].source(deep=target.deep)} LIMIT 0"
+                f"SELECT FROM {known[target.oid].source(deep=target.deep)} LIMIT 0"
                 for target in there
             ]
             missing = False
@@ -327,13 +319,13 @@ class ReadingTransaction:
                 if error.fields.get("sqlstate") not in GONE:
                     raise
                 missing = True
-            found = _shapes(self._now, there)
+            found = shapes(self._now, {t.oid: t.deep for t in there})
             if not missing and all(
-                oid in found and found[oid].name == shape.name for oid, shape in shapes.items()
+                oid in found and found[oid].name == shape.name for oid, shape in known.items()
             ):
                 return found
             self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
-            shapes = found
+            known = found
         raise QueryFailed("tables are renamed all the time", sqlstate="42P01")
 
     def release_tables(self) -> None:
