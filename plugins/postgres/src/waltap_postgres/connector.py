@@ -611,14 +611,7 @@ class PostgresConnector(Connector):
 
     def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
-            self.catalogue,
-            signal_table,
-            captures=self.context.captures,
-            watch=self._watch,
-            debezium=self.context.debezium,
-            by_name=not self.context.decoder.capabilities.relation_messages,
-            narrowed=self._publications.narrowed,
-            wait_s=self._publications.wait_s,
+            self.catalogue, self.context, self._publications, self._watch, signal_table
         )
         return self._chunks
 

@@ -113,12 +113,8 @@ class YugabyteChunks(PostgresChunks):
     A read sees exactly the rows that had committed at its time.
     """
 
-    def __init__(
-        self, catalogue: PostgresCatalogue, signal_table: tuple[str, str] | None, **options: Any
-    ) -> None:
-        super().__init__(catalogue, signal_table, **options)
-        self._now = catalogue
-        self._with_watermarks = signal_table is not None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._width = FIRST_WIDTH
 
     def maximum(
@@ -128,7 +124,7 @@ class YugabyteChunks(PostgresChunks):
 
         Raises: WatermarksNeeded; as `PostgresChunks.maximum`.
         """
-        if not self._with_watermarks:
+        if self._signal is None:
             raise WatermarksNeeded("no watermark may be written, and no position says as of when")
         order = self._order(request, relation, key)
         if not order or not self.readable(request):
@@ -196,7 +192,7 @@ class YugabyteChunks(PostgresChunks):
         # The hash is the primary key's; chunks by another key follow that key.
         if request.surrogate_key or tuple(c.name for c in chosen) != relation.primary_key:
             return ()
-        hashed = hash_columns(self._now, relation)
+        hashed = hash_columns(self._catalogue, relation)
         return hashed if {column.number for column in chosen}.issuperset(hashed) else ()
 
     def _code(
@@ -208,7 +204,7 @@ class YugabyteChunks(PostgresChunks):
         literals = ", ".join(sql.Literal(value).as_string(None) for value in values)
         # The server computes the code. The UNION gives the literals
         # the columns' own types.
-        ((code,),) = self._now.query(
+        ((code,),) = self._catalogue.query(
             f"SELECT {_code_sql(relation, order)} FROM (SELECT {', '.join(names)} FROM {table} WHERE false"
             f" UNION ALL SELECT {literals}) of_key"
         )

@@ -6,7 +6,7 @@ read-only and with a time limit.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg
 from psycopg import sql
@@ -17,16 +17,13 @@ from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import NamedTable, ReadChunk
-from waltap.ports.source.published import (
-    EVERYTHING,
-    Narrowed,
-    PublishedSubset,
-    everything_published,
-)
+from waltap.ports.source.connector import ConnectorContext
+from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.catalog.bounds import after_sql, bounded, one_of_sql, up_to_sql
 from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
+from waltap_postgres.replication.publications import PublicationSet
 from waltap_postgres.replication.transport import copy_out
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.copy_pieces import copy_rows
@@ -46,28 +43,21 @@ class PostgresChunks:
     def __init__(
         self,
         catalogue: PostgresCatalogue,
-        signal_table: tuple[str, str] | None,
-        *,
-        captures: Callable[[str, str], bool],
+        context: ConnectorContext,
+        publications: PublicationSet,
         watch: ServerWaits,
-        debezium: bool = False,
-        by_name: bool = False,
-        narrowed: Narrowed = everything_published,
-        wait_s: Callable[[tuple[str, str]], float] = lambda _table: 0.0,
+        signal_table: tuple[str, str] | None,
     ) -> None:
-        """Keep the catalogue and the rules for reading.
-
-        ``narrowed`` returns the published parts of tables with filters. ``wait_s`` returns the
-        seconds until a table may be read. ``debezium``: read a table with its children, and a
-        partitioned table by its own name; the stream sends such rows under the child's name.
-        ``by_name``: the stream knows tables by their names only.
-        """
-        self._wait_s = wait_s
-        self._narrowed, self._published = narrowed, dict[tuple[str, str], PublishedSubset]()
-        self._watch, self._debezium, self._by_name = watch, debezium, by_name
+        self._publications, self._watch = publications, watch
+        self._published: dict[tuple[str, str], PublishedSubset] = {}
+        # Read a table with its children, and a partitioned table by its own name; the stream sends
+        # such rows under the child's name.
+        self._debezium = context.debezium
+        # The stream knows tables by their names only.
+        self._by_name = not context.decoder.capabilities.relation_messages
         self._partitioned: dict[tuple[str, str], bool] = {}
         self._catalogue, self._properties = catalogue, catalogue.properties
-        self._captures = captures
+        self._captures = context.captures
         self._checked: set[SnapshotRequest] = set()
         self._signal: str | None = None
         if signal_table is not None:
@@ -106,7 +96,7 @@ class PostgresChunks:
         relation, table_id = found.relation, found.relation.table_id
         try:
             with self._catalogue.brief_locks():
-                published = self._narrowed().get(table_id, EVERYTHING)
+                published = self._publications.narrowed().get(table_id, EVERYTHING)
             relation = published.of(relation)
             if request.condition and request not in self._checked:
                 self._check(relation, request.condition)
@@ -221,7 +211,7 @@ class PostgresChunks:
 
     def readable(self, request: SnapshotRequest) -> bool:
         """Return whether a table may be read already. Raises: SourceError, OffsetError."""
-        return not self._wait_s((request.schema, request.table))
+        return not self._publications.wait_s((request.schema, request.table))
 
     def read(self, request: SnapshotRequest, relation: Relation, tail: str) -> ReadChunk:
         """Return a SELECT's rows, with ``tail``. Raises: SourceError."""
