@@ -492,7 +492,7 @@ class PostgresSession:
         self.pgconn.notice_handler = None
 
     def execute(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Run a simple query and return its rows as text. Raises: SourceError, StopRequested."""
+        """Return a simple query's rows as text. Raises: SourceError, StopRequested."""
         result = self.result(sql)
         if result.status in {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}:
             return text_rows(result)

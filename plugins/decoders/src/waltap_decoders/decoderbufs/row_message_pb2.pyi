@@ -2,7 +2,9 @@
 # ruff: noqa: N802 - protobuf names them
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
+
+from google.protobuf.descriptor import Descriptor
 
 UNKNOWN: int
 INSERT: int
@@ -27,6 +29,7 @@ class TypeInfo:
     value_optional: bool
 
 class RowMessage:
+    DESCRIPTOR: ClassVar[Descriptor]
     transaction_id: int
     commit_time: int
     table: str
