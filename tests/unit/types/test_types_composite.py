@@ -38,7 +38,7 @@ def test_every_text_of_attributes_is_read_as_it_was_written(parts):
     assert parse_record(f"({text})") == parts
 
 
-@pytest.mark.parametrize("text", ["", "(", "1,2", '("1,2)', '("1"'])
+@pytest.mark.parametrize("text", ["", "(", "1,2", '("1,2)', '("1"', "(1\\)"])
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="malformed composite"):
         parse_record(text)
