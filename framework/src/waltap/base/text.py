@@ -119,24 +119,22 @@ def sql_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with escapes for unprintable characters.
+def printable(text: str, allowed: str = "") -> str:
+    """Return ``text`` with escapes for unprintable characters not ``allowed``.
 
     Such characters control a terminal, reverse the writing direction, end a line or are invisible. The
     escapes are JSON's, except for control characters, which JSON itself escapes.
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+    return "".join(
+        letter if letter in allowed or letter.isprintable() else _escape(letter) for letter in text
+    )
 
 
 def printable_lines(text: str) -> str:
     """Return printable text as `printable` does, with line ends and tabs."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter in "\n\t" or letter.isprintable() else _escape(letter) for letter in text
-    )
+    return printable(text, "\n\t")
 
 
 def _escape(letter: str) -> str:
