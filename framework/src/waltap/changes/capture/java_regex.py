@@ -162,6 +162,7 @@ PatternList = Annotated[MaybeList, AfterValidator(_each_compiles)]
 
 
 HASH = re.compile(r"column\.mask\.hash\.(v2\.)?([^.]+)\.with\.salt\.(.+)")
+LONGEST_MASK = 1_000_000
 _NUMBER = re.compile(r"\d+")
 _PYTHON_NAMES = {"SHA": "sha1", "SHA-1": "sha1"}
 
@@ -178,6 +179,9 @@ def check_family(name: str, patterns: str) -> None:
             digest_name(hashed[2])
     except ValueError as cause:
         raise ValueError(f"{name}: {cause}") from cause
+    masks = hashed is None and name.startswith("column.mask.")
+    if masks and int(number_in(name)) > LONGEST_MASK:
+        raise ValueError(f"{name}: at most {LONGEST_MASK} asterisks")
 
 
 def number_in(name: str) -> str:

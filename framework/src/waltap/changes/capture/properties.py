@@ -31,8 +31,6 @@ from waltap.changes.decode.relation import name_parts
 
 Adjustment = Literal["none", "avro", "avro_unicode"]
 
-LONGEST_MASK = 1_000_000
-
 # One entry of `message.key.columns`: table pattern, columns.
 KEY_ENTRY = re.compile(r"\s*([^:]+):([^:,]+(?:,[^:,]+)*)\s*")
 
@@ -409,14 +407,6 @@ class CaptureProperties(Properties):
     def _family(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, patterns in value.items():
             check_family(name, patterns)
-        return value
-
-    @field_validator("column_mask")
-    @classmethod
-    def _mask(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for name in value:
-            if int(name.split(".")[3]) > LONGEST_MASK:
-                raise ValueError(f"{name}: at most {LONGEST_MASK} asterisks")
         return value
 
     @field_validator("skipped_operations")

@@ -103,14 +103,14 @@ class RowBlock(LazySequence[Tuple]):
     any list of rows, and immutable.
     """
 
-    __slots__ = ("_columns", "_count", "_nbytes", "arrays")
+    __slots__ = ("_columns", "_count", "arrays")
 
     def __init__(self, arrays: "Sequence[pa.Array]", count: int) -> None:
         """Make a block; ``count`` is the length of each column."""
         super().__init__()
         self.arrays = tuple(arrays)
         self._columns: tuple[pa.Array, ...] | None = None
-        self._count, self._nbytes = count, -1
+        self._count = count
 
     @property
     def columns(self) -> "tuple[pa.Array, ...]":
@@ -156,9 +156,7 @@ class RowBlock(LazySequence[Tuple]):
     @property
     def nbytes(self) -> int:
         """Return the approximate size of the columns in bytes."""
-        if self._nbytes < 0:
-            self._nbytes = sum(array.nbytes for array in self.arrays)
-        return self._nbytes
+        return sum(array.nbytes for array in self.arrays)
 
     def chosen(self, indexes: Sequence[int]) -> "RowBlock":
         """Return the columns of ``indexes``, in their order."""

@@ -27,13 +27,6 @@ class TransactionCounts(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     collections: dict[str, int] = {}
 
-    def belong_to(self, position: Position) -> bool:
-        """Return whether the counts end at ``position``.
-
-        They do not when the operator moved the position.
-        """
-        return (self.commit_lsn, self.index) == (position.commit_lsn, position.index)
-
 
 class TransactionOrder:
     """Count the events of the one open transaction.
@@ -102,8 +95,9 @@ class TransactionOrder:
 
     def restore(self, counts: TransactionCounts | None, position: Position) -> None:
         """Continue from the counters that were stored with ``position``."""
-        self._key, self.total, self._collections = None, 0, {}
-        if counts is not None and counts.belong_to(position):
+        self.back_to(NOTHING_COUNTED)
+        at = position.commit_lsn, position.index
+        # Another position: the operator moved it.
+        if counts is not None and (counts.commit_lsn, counts.index) == at:
             self.counting = True
-            self._key, self.total = counts.commit_lsn, counts.total
-            self._collections = dict(counts.collections)
+            self.back_to((counts.commit_lsn, counts.total, counts.collections))
