@@ -127,7 +127,7 @@ class RecordBlock(LazySequence[Record]):
     texts that are not joined yet. Every record has ``headers``.
     """
 
-    __slots__ = ("_chunks", "_count", "headers", "topic")
+    __slots__ = ("_count", "headers", "rows", "topic")
 
     def __init__(
         self,
@@ -137,15 +137,11 @@ class RecordBlock(LazySequence[Record]):
     ) -> None:
         super().__init__()
         self.topic, self.headers = topic, headers
-        self._chunks = [
+        # Keys and values that are not joined yet, in order.
+        self.rows = [
             (keys if keys is None else _rows(keys), _rows(values)) for keys, values in chunks
         ]
-        self._count = sum(len(values) for _, values in self._chunks)
-
-    @property
-    def rows(self) -> "list[tuple[TextRows | None, TextRows]]":
-        """Return keys and values that are not joined yet, in order."""
-        return self._chunks
+        self._count = sum(len(values) for _, values in self.rows)
 
     @property
     def chunks(self) -> "Iterator[tuple[pa.StringArray | None, pa.StringArray]]":
@@ -153,7 +149,7 @@ class RecordBlock(LazySequence[Record]):
 
         Keys None means records without key.
         """
-        for keys, values in self._chunks:
+        for keys, values in self.rows:
             yield None if keys is None else keys.array(), values.array()
 
     def lines(self, before: str, between: str, after: str) -> Iterator[memoryview]:
@@ -161,13 +157,13 @@ class RecordBlock(LazySequence[Record]):
 
         These texts surround each record's key (null without one) and value. Any thread may call this.
         """
-        for keys, values in self._chunks:
+        for keys, values in self.rows:
             key = ("null",) if keys is None else keys.pieces
             yield from values.within([before, *key, between], after).texts()
 
     def value_bytes(self) -> Iterator[int]:
         """Join keys and values, and yield the values' sizes in bytes."""
-        for keys, values in self._chunks:
+        for keys, values in self.rows:
             # The keys are joined for the side effect only.
             for _ in () if keys is None else keys.texts():
                 pass
@@ -179,7 +175,7 @@ class RecordBlock(LazySequence[Record]):
     def _make(self) -> list[Record]:
         made: list[Record] = []
         topic, headers = self.topic, self.headers
-        for keys, values in self._chunks:
+        for keys, values in self.rows:
             all_values = values.values()
             all_keys = [None] * len(all_values) if keys is None else keys.values()
             made += [

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 from waltap.changes.capture.source_type import may_grow, root_type
@@ -138,8 +138,10 @@ class ConnectTables(RowTables[ConnectTable]):
     def _made(self, plan: EventPlan, *, careful: bool) -> ConnectTable:
         shape = table_shape(plan, self._capture, self._types, announced=self._format.announced)
         relation = plan.relation
-        guard = self._careful(relation, key=False) if careful else self._labels(relation)
-        key_guard = self._careful(relation, key=True) if careful else guard
+        guard = key_guard = partial(_of_labels, relation)
+        if careful:
+            guard = partial(self._careful, relation, key=False)
+            key_guard = partial(self._careful, relation, key=True)
 
         def rows(row: Schema, key: Schema, *, read: bool) -> ImageLayout:
             return ImageLayout(
@@ -168,49 +170,41 @@ class ConnectTables(RowTables[ConnectTable]):
         made = ConnectTable(plan=plan, shape=shape, streamed=streamed, read=read, careful=twin)
         return made
 
-    def _labels(self, relation: Relation) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return the function that makes enums check their labels.
-
-        The conversion raises for a label that the schema does not list.
-        """
-
-        def guard(column: ShapeColumn, convert: Convert) -> Convert:
-            data_type = (
-                None if column.mapping.converted else relation.columns[column.index].data_type
-            )
-            root = None if data_type is None else root_type(data_type)
-            if root is not None and root.kind is TypeKind.ARRAY:
-                root = root.element
-            if root is None or root.kind is not TypeKind.ENUM:
-                return convert
-            labels = frozenset(root.labels)
-
-            def of_labels(value: Any) -> Any:
-                converted = convert(value)
-                if value.__class__ is str and not labels.issuperset(_written(converted)):
-                    raise KeyError("a label that the type did not have")
-                return converted
-
-            return of_labels
-
-        return guard
-
     def _careful(
-        self, relation: Relation, *, key: bool
-    ) -> Callable[[ShapeColumn, Convert], Convert]:
-        """Return the function that makes conversions report misfits."""
+        self, relation: Relation, column: ShapeColumn, convert: Convert, *, key: bool
+    ) -> Convert:
+        """Return ``convert`` with a report of values that do not fit."""
 
-        def guard(column: ShapeColumn, convert: Convert) -> Convert:
-            def with_care(value: Any) -> Any:
-                try:
-                    return convert(value)
-                except MISFITS as cause:
-                    self.nulls.unfit("records", relation, column.index, cause, key=key)
-                    return convert(None)
+        def with_care(value: Any) -> Any:
+            try:
+                return convert(value)
+            except MISFITS as cause:
+                self.nulls.unfit("records", relation, column.index, cause, key=key)
+                return convert(None)
 
-            return with_care
+        return with_care
 
-        return guard
+
+def _of_labels(relation: Relation, column: ShapeColumn, convert: Convert) -> Convert:
+    """Return ``convert`` with a check of an enum's labels.
+
+    The conversion raises for a label that the schema does not list.
+    """
+    data_type = None if column.mapping.converted else relation.columns[column.index].data_type
+    root = None if data_type is None else root_type(data_type)
+    if root is not None and root.kind is TypeKind.ARRAY:
+        root = root.element
+    if root is None or root.kind is not TypeKind.ENUM:
+        return convert
+    labels = frozenset(root.labels)
+
+    def of_labels(value: Any) -> Any:
+        converted = convert(value)
+        if value.__class__ is str and not labels.issuperset(_written(converted)):
+            raise KeyError("a label that the type did not have")
+        return converted
+
+    return of_labels
 
 
 F = TypeVar("F")

@@ -7,11 +7,11 @@ codec writes a row that no transform changed, so its bytes are as in a pipeline 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from waltap.base.cache import BoundedDict
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import Tuple, Value
 from waltap.changes.events import (
@@ -115,7 +115,7 @@ class JsonEventFormat(JsonFormat):
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         super().__init__(properties, context)
         self._transforms: Sequence[tuple[str, EventTransform]] = context.transforms
-        self._prefixes_of = BoundedDict[tuple[str, Schema], bytes](MAX_SCHEMAS)
+        self._prefix_of = lru_cache(MAX_SCHEMAS)(self._json.value_prefix)
         self._header = header_writer(envelope.HEADER, properties, context)
 
     def render(
@@ -259,10 +259,7 @@ class JsonEventFormat(JsonFormat):
         row = event.after if event.after is not None else event.before
         if not codec.prefix or row is None or row.changed is None:
             return codec.prefix
-        key = codec.plan.topic, _schema(row.changed, row, codec.row_schema)
-        if key not in self._prefixes_of:
-            self._prefixes_of[key] = self._json.value_prefix(*key)
-        return self._prefixes_of[key]
+        return self._prefix_of(codec.plan.topic, _schema(row.changed, row, codec.row_schema))
 
 
 def _object(

@@ -14,9 +14,6 @@ from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping.json_schema import quote
 from waltap.encoders.format.record_block import MixedRecords, RecordBlock
 
-_BARE = b',"headers":[]}\n'
-
-
 # Topics whose line start is cached.
 MAX_PREFIXES = 20_000
 
@@ -34,7 +31,7 @@ class JsonLines:
         self._prefixes = BoundedDict[str, bytes](MAX_PREFIXES)
         # The last header list and its text: most records share one list.
         self._headers: tuple[Header, ...] = ()
-        self._suffix = _BARE
+        self._suffix = _suffix(())
 
     def line(self, record: Record) -> bytes:
         """Return the line of one record, with its newline."""
@@ -48,9 +45,8 @@ class JsonLines:
         if not isinstance(records, RecordBlock):
             texts = self._texts(records)
             return _joined(texts) if len(texts) > JOINED_TEXTS else iter((b"".join(texts),))
-        suffix = _suffix(records.headers) if records.headers else _BARE
         prefix = self._prefix(records.topic)
-        return records.lines(prefix.decode(), ',"value":', suffix.decode())
+        return records.lines(prefix.decode(), ',"value":', _suffix(records.headers).decode())
 
     def lines(self, records: Iterable[Record]) -> bytes:
         """Return the lines of ``records``, each with its newline."""
@@ -72,7 +68,7 @@ class JsonLines:
             append(b"null" if value is None else value)
             if record.headers is not headers:
                 headers = record.headers
-                suffix = _suffix(headers) if headers else _BARE
+                suffix = _suffix(headers)
             if record.partition is not None:
                 append(b',"partition":%d' % record.partition)
             append(suffix)
