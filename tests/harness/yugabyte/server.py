@@ -460,7 +460,7 @@ class Yugabyte:
                     "ERROR",
                     "XX000",
                     f"replica identity CHANGE (for table: {oid}) is not supported for output plugin pgoutput",
-                    hint="Consider using output plugin yboutput instead. ",
+                    H="Consider using output plugin yboutput instead. ",
                 ) + protocol.ready("I")
         return None
 

@@ -11,6 +11,7 @@ Subclass `FormatSuite` and define the fixture ``rig``:
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -45,11 +46,13 @@ from waltap_testing.workload import (
     TEXTS,
     as_block,
     insert_block,
+    lone_part,
     mixed,
     rare_parts,
     transaction_run,
 )
 
+SOME_TEXTS = (*TEXTS.values(), None)
 # The OIDs of tables that come and go.
 GONE = range(20_000, 20_040)
 
@@ -99,6 +102,10 @@ class FormatRig:
         properties = CaptureProperties.model_validate({"topic.prefix": "server", **self.capture})
         return self.spec.factory(self.properties, self.context(format_context(properties)))
 
+    def with_context(self, **changes: Any) -> "FormatRig":
+        """Return the rig with other fields of the format's context."""
+        return replace(self, context=lambda given: replace(self.context(given), **changes))
+
 
 class FormatSuite(RigSuite):
     """Rules for every record format."""
@@ -118,14 +125,14 @@ class FormatSuite(RigSuite):
         one = rig.build()
         first = _plain(one.render(every_part(), NOW))
         assert _plain(one.render(every_part(), NOW)) == first
-        assert _plain(rig.build().render(every_part(), NOW)) == first
+        assert _rendered(rig, every_part()) == first
 
     def test_parts_may_come_in_any_number_of_calls(self, rig: FormatRig) -> None:
         """The limits of batches do not change the records."""
         one, pieces = rig.build(), []
         for part in every_part():
             pieces += _plain(one.render([part], NOW))
-        assert pieces == _plain(rig.build().render(every_part(), NOW))
+        assert pieces == _rendered(rig, every_part())
 
     def test_parts_are_left_as_they_are(self, rig: FormatRig) -> None:
         parts = every_part()
@@ -139,14 +146,12 @@ class FormatSuite(RigSuite):
     ) -> None:
         """A `RowBlock` gives the same bytes as a list (`SnapshotRows`)."""
         pytest.importorskip("pyarrow")
-        texts = [*TEXTS.values(), None]
-        rows = [(str(n), str(-n), texts[n % len(texts)]) for n in range(count)]
+        rows = [(str(n), str(-n), SOME_TEXTS[n % len(SOME_TEXTS)]) for n in range(count)]
         found = []
         for form in (rows, as_block(rows)):
             part = _rows()
             part.rows = form
-            found.append(_plain(rig.build().render([part, part], NOW)))
-            found.append(_plain(rig.build().render([part], NOW)) * 2)
+            found += [_rendered(rig, [part, part]), _rendered(rig, [part]) * 2]
         assert all(each == found[0] for each in found)
 
     @pytest.mark.parametrize("count", [1, 2, 50])
@@ -155,16 +160,14 @@ class FormatSuite(RigSuite):
     ) -> None:
         """An `InsertBlock` gives the same bytes as a list (`TransactionPart`)."""
         pytest.importorskip("pyarrow")
-        texts = [*TEXTS.values(), None]
-        inserts = [
-            Insert(ITEMS, 8 * n, (str(n), str(-n), texts[n % len(texts)])) for n in range(count)
-        ]
+        rows = [(str(n), str(-n), SOME_TEXTS[n % len(SOME_TEXTS)]) for n in range(count)]
+        inserts = [Insert(ITEMS, 8 * n, row) for n, row in enumerate(rows)]
         listed, block = _transaction(*inserts), _transaction()
         block.changes = insert_block(ITEMS, inserts)
         other = _transaction(Delete(ITEMS, 9, inserts[0].new, OldTuple.FULL))
         for others in ([], [other]):
-            columns = _plain(rig.build().render([block, block, *others], NOW))
-            assert columns == _plain(rig.build().render([listed, listed, *others], NOW))
+            columns = _rendered(rig, [block, block, *others])
+            assert columns == _rendered(rig, [listed, listed, *others])
 
     @pytest.mark.parametrize("previous", [None, 56])
     def test_transactions_that_come_as_columns_give_the_same_bytes(
@@ -172,19 +175,15 @@ class FormatSuite(RigSuite):
     ) -> None:
         """A `TransactionRun` gives the same bytes as its parts (`Batch.parts`)."""
         pytest.importorskip("pyarrow")
-        texts = [*TEXTS.values(), None]
         parts = []
-        for n, text in enumerate(texts):
+        for n, text in enumerate(SOME_TEXTS):
             part = _transaction(Insert(ITEMS, 8 * n, (str(n), str(-n), text)))
             part.xid, part.previous_end_lsn = 3 + n, previous
             part.commit_lsn, part.end_lsn, part.commit_ts = 64 + n, 72 + n, COMMIT_TS + 1000 * n
             previous = part.end_lsn
             parts.append(part)
-        for form, single in (
-            (transaction_run(parts), parts),
-            (transaction_run(parts)[2:5], parts[2:5]),
-        ):
-            assert _plain(rig.build().render(form, NOW)) == _plain(rig.build().render(single, NOW))
+        for some in (slice(None), slice(2, 5)):
+            assert _rendered(rig, transaction_run(parts)[some]) == _rendered(rig, parts[some])
 
     def test_nothing_gives_nothing(self, rig: FormatRig) -> None:
         assert rig.build().render([], NOW) == []
@@ -200,11 +199,9 @@ class FormatSuite(RigSuite):
             met.extend(events)
             return events
 
-        plain = _plain(rig.build().render(every_part(), NOW))
-        by_events = replace(
-            rig, context=lambda context: replace(rig.context(context), transforms=[("same", same)])
-        ).build()
-        assert _plain(by_events.render(every_part(), NOW)) == plain
+        plain = _rendered(rig, every_part())
+        by_events = rig.with_context(transforms=[("same", same)])
+        assert _rendered(by_events, every_part()) == plain
         assert {"c", "u", "d", "r"} <= {event.op for event in met}
 
     def test_a_transform_of_records_that_changes_nothing_changes_no_byte(
@@ -218,12 +215,9 @@ class FormatSuite(RigSuite):
             met.extend(records)
             return list(records)
 
-        plain = _plain(rig.build().render(every_part(), NOW))
-        steps = [RecordStep(label="same", transform=same)]
-        staged = replace(
-            rig, context=lambda context: replace(rig.context(context), record_steps=steps)
-        ).build()
-        assert _plain(staged.render(every_part(), NOW)) == plain
+        plain = _rendered(rig, every_part())
+        staged = rig.with_context(record_steps=[RecordStep(label="same", transform=same)])
+        assert _rendered(staged, every_part()) == plain
         assert len(met) == len(plain)
 
     # --- keys, values, tombstones ---
@@ -390,17 +384,11 @@ class FormatSuite(RigSuite):
         """`Relation.topic` precedes `choose_topic`, which precedes the strategy."""
         # In a registry a subject has schemas of one kind.
         name = f"{rig.capture.get('topic.prefix', 'server')}.chosen"
-        chosen = replace(
-            rig, context=lambda given: replace(rig.context(given), choose_topic=lambda _r: name)
-        ).build()
+        chosen = rig.with_context(choose_topic=lambda _relation: name).build()
         routed = msgspec.structs.replace(ITEMS, topic=f"{name}.routed")
         for table, topic in ((ITEMS, name), (routed, f"{name}.routed")):
-            records = [
-                *chosen.render(
-                    [msgspec.structs.replace(_rows(("1", "1", "a")), relation=table)], NOW
-                ),
-                *_records(chosen, Insert(table, 16, ("1", "1", "a"))),
-            ]
+            read = msgspec.structs.replace(_rows(("1", "1", "a")), relation=table)
+            records = chosen.render([read, _transaction(Insert(table, 16, ("1", "1", "a")))], NOW)
             assert {record.topic for record in records} == {topic}
 
     def test_what_a_profile_leaves_out_gives_no_record(self, rig: FormatRig) -> None:
@@ -472,20 +460,13 @@ class FormatSuite(RigSuite):
 def every_part() -> list[Part]:
     """Return parts of every kind, always the same."""
     message = LogicalMessage(0x5000, transactional=False, prefix="app", content=b"\x00hello")
-    parts: list[Part] = [
+    return [
         _rows(("1", "1", "snapshot"), ("2", "2", None)),
         *mixed(truncate=True).parts,
-        TransactionPart(
-            xid=None,
-            begin_lsn=0x5000,
-            commit_lsn=0x5000,
-            commit_ts=COMMIT_TS,
-            end_lsn=0x5000,
-            changes=[message],
-        ),
+        lone_part(message),
         Heartbeat(ts=1_767_225_600_500),
+        *rare_parts(),
     ]
-    return [*parts, *rare_parts()]
 
 
 def _rows(*rows: Tuple) -> SnapshotRows:
@@ -518,6 +499,10 @@ def _only(render: Format, change: Change) -> Record:
 
 def _plain(records: Iterable[Record]) -> list[tuple[object, ...]]:
     return [msgspec.structs.astuple(record) for record in records]
+
+
+def _rendered(rig: FormatRig, parts: Sequence[Part]) -> list[tuple[object, ...]]:
+    return _plain(rig.build().render(parts, NOW))
 
 
 def _assert_valid(rig: FormatRig, record: Record) -> None:

@@ -69,26 +69,18 @@ def resume(
 class SinkCrash:
     """A killed delivery, and the positions that the sink had promised."""
 
-    def __init__(
-        self,
-        rig: SinkRig,
-        folder: Path,
-        workload: ScriptedWorkload,
-        kill: KillPoint,
-        outcome: ChildOutcome,
-    ) -> None:
-        self.rig, self.folder, self.workload = rig, folder, workload
+    def __init__(self, new_rig: Callable[[Path], SinkRig], folder: Path, kill: KillPoint) -> None:
+        """Deliver to a new folder, in a child that dies at the kill point."""
+        folder.mkdir()
+        self.rig = rig = new_rig(folder)
+        self.folder = folder
         self.capabilities = rig.build(folder).capabilities
+        self.workload = mixed(truncate=self.capabilities.truncate)
+        outcome = run(rig, _delivery(rig, folder, self.workload), kill)
+        assert outcome.killed or outcome.error is None, outcome.error
+        self.steps = outcome.steps
         self._promised = [Position(*report) for report in outcome.reports]
         self._at = f"{kill}, after {outcome.steps[-1] if outcome.steps else 'nothing'}"
-
-    @classmethod
-    def of(cls, rig: SinkRig, folder: Path, kill: KillPoint) -> "SinkCrash":
-        """Deliver in a child that dies at the kill point."""
-        workload = mixed(truncate=rig.build(folder).capabilities.truncate)
-        outcome = run(rig, _delivery(rig, folder, workload), kill)
-        assert outcome.killed or outcome.error is None, outcome.error
-        return cls(rig, folder, workload, kill, outcome)
 
     def restart(self, *, lose_last_offset: bool) -> int:
         """Deliver the rest to a new sink; return the number of doubles."""
@@ -108,16 +100,9 @@ class SinkCrash:
 
 def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
     """Yield a crash per step, each with a destination."""
-    full_folder = folder / "whole"
-    full_folder.mkdir()
-    rig = new_rig(full_folder)
-    workload = mixed(truncate=rig.build(full_folder).capabilities.truncate)
-    counted = run(rig, _delivery(rig, full_folder, workload), KillPoint())
-    assert counted.error is None, counted.error
+    counted = SinkCrash(new_rig, folder / "whole", KillPoint())
     for step in _chosen(counted.steps):
-        own = folder / f"step-{step}"
-        own.mkdir()
-        yield SinkCrash.of(new_rig(own), own, KillPoint(step=step))
+        yield SinkCrash(new_rig, folder / f"step-{step}", KillPoint(step=step))
 
 
 def _chosen(steps: Sequence[str]) -> list[int]:

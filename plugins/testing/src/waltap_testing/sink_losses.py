@@ -66,23 +66,26 @@ class NoticesLosses:
     The contract is `PositionKeepingSink.stored_position`. A base class of the suite.
     """
 
-    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
-    def test_a_destination_that_lost_something_is_noticed_when_opened(
+    @pytest.fixture(params=[False, True], ids=["older", "emptied"])
+    def history(
         self,
+        request: pytest.FixtureRequest,
         rig: SinkRig,
         tmp_path: Path,
         record_property: Callable[[str, object], None],
-        *,
-        emptied: bool,
+    ) -> "_History":
+        return _History(rig, tmp_path, record_property, emptied=request.param)
+
+    def test_a_destination_that_lost_something_is_noticed_when_opened(
+        self, rig: SinkRig, tmp_path: Path, history: "_History"
     ) -> None:
         """Each start raises an error that `loses`, until the data is back.
 
         The error comes from `check`, `open` or the engine's comparison.
         """
-        history = _History(rig, tmp_path, record_property)
         history.sink.close()
         newest = history.keep()
-        history.put_back(emptied=emptied)
+        history.put_back()
         # Twice: the first failed start must not hide the loss from the next one.
         for _ in range(2):
             history.noticed()
@@ -91,23 +94,14 @@ class NoticesLosses:
         assert Positions.of(_opened(sink, history.stored_position)) == history.stored_position
         sink.close()
 
-    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
-    def test_a_loss_beneath_an_open_sink_is_noticed(
-        self,
-        rig: SinkRig,
-        tmp_path: Path,
-        record_property: Callable[[str, object], None],
-        *,
-        emptied: bool,
-    ) -> None:
+    def test_a_loss_beneath_an_open_sink_is_noticed(self, history: "_History") -> None:
         """A write or flush raises before the sink promises another position.
 
         If that error does not report a loss, the next start does.
         """
-        history = _History(rig, tmp_path, record_property)
         sink, had = history.sink, sole(history.stored_position)
         assert had is not None
-        history.put_back(emptied=emptied)
+        history.put_back()
         try:
             for batch in history.rest(sink):
                 sink.write(batch)
@@ -123,22 +117,15 @@ class NoticesLosses:
         if not reported:
             history.noticed()
 
-    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
     def test_a_repair_continues_with_what_is_left(
-        self,
-        rig: SinkRig,
-        tmp_path: Path,
-        record_property: Callable[[str, object], None],
-        *,
-        emptied: bool,
+        self, rig: SinkRig, tmp_path: Path, history: "_History"
     ) -> None:
         """With `SinkContext.repairs` the sink opens and accepts changes.
 
         The engine reads the tables again afterwards.
         """
-        history = _History(rig, tmp_path, record_property)
         history.sink.close()
-        history.put_back(emptied=emptied)
+        history.put_back()
         sink = rig.with_context(repairs=True).build(tmp_path, has_offset=True)
         checks_of(sink)
         sink.open()
@@ -156,12 +143,17 @@ class NoticesLosses:
 class _History:
     """A destination with all transactions except the last.
 
-    Two runs wrote them, and the second is open. The states before the first run and between the
-    runs are kept.
+    Two runs wrote them, and the second is open. `put_back` restores the state between the runs, or
+    with ``emptied`` the one before them.
     """
 
     def __init__(
-        self, rig: SinkRig, folder: Path, record_property: Callable[[str, object], None]
+        self,
+        rig: SinkRig,
+        folder: Path,
+        record_property: Callable[[str, object], None],
+        *,
+        emptied: bool,
     ) -> None:
         self._rig, self._folder = rig, folder
         sink = rig.build(folder)
@@ -176,11 +168,12 @@ class _History:
             pytest.skip("no copy of its destination can be put back: give the rig a keep")
         self.keep, self.workload = rig.keep, mixed(truncate=False)
         # Before `open`, so that an emptied destination has no table or file either.
-        self._empty = self.keep()
+        empty = self.keep()
         sink.open()
         self._write(sink, 0, 2)
         sink.close()
-        self._older = self.keep()
+        older = self.keep()
+        self.put_back = empty if emptied else older
         self.sink = rig.build(folder, has_offset=True)
         self.sink.open()
         self._write(self.sink, 2, -1)
@@ -200,9 +193,6 @@ class _History:
         after = Position(parts[first - 1].end_lsn) if first else START
         rendered = self.workload.rendered if sink.capabilities.records else None
         return batches(parts[first:behind], MOST, after, rendered)
-
-    def put_back(self, *, emptied: bool) -> None:
-        self._empty() if emptied else self._older()
 
     def noticed(self) -> None:
         sink = self._rig.build(self._folder, has_offset=True)

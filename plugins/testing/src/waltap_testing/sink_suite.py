@@ -549,9 +549,7 @@ class SinkSuite(
     ) -> None:
         """A file that the kernel tears at some byte loses nothing."""
         for size in TORN_AT:
-            folder = tmp_path / f"torn-{size}"
-            folder.mkdir()
-            crash = SinkCrash.of(new_rig(folder), folder, KillPoint(at_bytes=size))
+            crash = SinkCrash(new_rig, tmp_path / f"torn-{size}", KillPoint(at_bytes=size))
             crash.restart(lose_last_offset=False)
 
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:

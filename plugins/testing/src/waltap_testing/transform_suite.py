@@ -28,12 +28,12 @@ from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms.applied import transformed
 from waltap_testing.suite import RigSuite, assert_hidden_alike
 from waltap_testing.workload import (
-    COMMIT_TS,
     ITEMS,
     NOTES,
     ScriptedWorkload,
     as_columns,
     life_of_a_row,
+    lone_part,
     mixed,
     rare_parts,
     snapshot_and_stream,
@@ -205,15 +205,8 @@ def _batches() -> Iterator[Batch]:
     """Yield a snapshot, whole and divided transactions, and a message."""
     yield from snapshot_and_stream()
     message = LogicalMessage(0x5000000, transactional=False, prefix="app", content=b"\xff")
-    part = TransactionPart(
-        xid=None,
-        begin_lsn=message.lsn,
-        commit_lsn=message.lsn,
-        commit_ts=COMMIT_TS,
-        end_lsn=message.lsn,
-        changes=[message],
-    )
-    yield Batch(parts=[part, Heartbeat(ts=1)], position=Position(message.lsn), events=1)
+    position = Position(message.lsn)
+    yield Batch(parts=[lone_part(message), Heartbeat(ts=1)], position=position, events=1)
     rare = rare_parts()
     yield Batch(
         parts=rare,

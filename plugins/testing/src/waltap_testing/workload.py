@@ -148,23 +148,19 @@ class ScriptedWorkload:
 
     def insert(self, table: Relation, identifier: int, *values: str | None) -> None:
         """INSERT a row; ``values`` follow id and serial."""
-        self._serial += 1
-        row = (str(identifier), str(self._serial), *values)
+        row = self._row(table, identifier, values)
         self._add(
             Insert(table, self._step(), row),
             ExpectedEvent(table.name, "c", identifier, self._serial),
         )
-        self.rows.setdefault(table.name, {})[identifier] = row
         self._render(table, "c", row)
 
     def update(self, table: Relation, identifier: int, *values: str | None) -> None:
-        self._serial += 1
-        row = (str(identifier), str(self._serial), *values)
+        row = self._row(table, identifier, values)
         self._add(
             Update(table, self._step(), row),
             ExpectedEvent(table.name, "u", identifier, self._serial),
         )
-        self.rows[table.name][identifier] = row
         self._render(table, "u", row)
 
     def update_unsent(
@@ -187,9 +183,7 @@ class ScriptedWorkload:
 
     def read_again(self, table: Relation, identifier: int, *values: str | None) -> SnapshotRows:
         """Return a snapshot piece with a row without change."""
-        self._serial += 1
-        row = (str(identifier), str(self._serial), *values)
-        self.rows.setdefault(table.name, {})[identifier] = row
+        row = self._row(table, identifier, values)
         self.events.append(ExpectedEvent(table.name, "r", identifier, self._serial))
         return SnapshotRows(
             relation=table,
@@ -319,6 +313,15 @@ class ScriptedWorkload:
         return batches(_after(self.parts, after), most, after, self.rendered if records else None)
 
     # --- making ---
+
+    def _row(
+        self, table: Relation, identifier: int, values: tuple[str | None, ...]
+    ) -> tuple[str | None, ...]:
+        """Store and return a row with a serial of its own."""
+        self._serial += 1
+        row = (str(identifier), str(self._serial), *values)
+        self.rows.setdefault(table.name, {})[identifier] = row
+        return row
 
     def _step(self) -> int:
         self._lsn += 0x40
@@ -537,6 +540,18 @@ def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Rec
     return Record(f"server.{table.name}", key, orjson.dumps(value))
 
 
+def lone_part(change: Change, *, xid: int | None = None, behind: int = 0) -> TransactionPart:
+    """Return a transaction of one change; it ends ``behind`` bytes after that."""
+    return TransactionPart(
+        xid=xid,
+        begin_lsn=change.lsn,
+        commit_lsn=change.lsn,
+        commit_ts=COMMIT_TS,
+        end_lsn=change.lsn + behind,
+        changes=[change],
+    )
+
+
 def large_transaction() -> ScriptedWorkload:
     """Return three transactions; the second has eight changes."""
     workload = ScriptedWorkload()
@@ -593,12 +608,16 @@ def snapshot_and_stream() -> Iterator[Batch]:
 
 # A table whose old tuples are whole rows, and one without key.
 FULL_ROWS = msgspec.structs.replace(
-    relation("full_rows", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16404),
+    ITEMS,
+    table="full_rows",
+    oid=16404,
     identity="f",
     columns=tuple(msgspec.structs.replace(column, in_identity=True) for column in ITEMS.columns),
 )
 KEYLESS = msgspec.structs.replace(
-    relation("keyless", [("id", "int4"), ("serial", "int8"), ("name", "text")], oid=16405),
+    ITEMS,
+    table="keyless",
+    oid=16405,
     primary_key=(),
     columns=tuple(msgspec.structs.replace(c, in_identity=False) for c in ITEMS.columns),
 )
@@ -619,19 +638,8 @@ def life_of_a_row() -> list[list[TransactionPart | SnapshotRows]]:
         Update(table, lsn + 2, ("1", "2", "another"), row, OldTuple.FULL),
         Delete(table, lsn + 3, row, OldTuple.FULL),
     ]
-    parts: list[list[TransactionPart | SnapshotRows]] = [
-        [
-            TransactionPart(
-                xid=7,
-                begin_lsn=lsn,
-                commit_lsn=lsn,
-                commit_ts=COMMIT_TS,
-                end_lsn=lsn + 8,
-                changes=[each],
-            )
-        ]
-        for each in changes
-    ]
+    parts: list[list[TransactionPart | SnapshotRows]]
+    parts = [[lone_part(change, xid=7, behind=8)] for change in changes]
     parts.insert(1, [SnapshotRows(relation=table, rows=[row], ts=COMMIT_TS, lsn=lsn, xid=7)])
     return parts
 

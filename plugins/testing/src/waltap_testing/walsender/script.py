@@ -8,6 +8,7 @@ sends nothing and reads feedback until the client leaves.
 """
 
 from dataclasses import dataclass, field
+from struct import pack
 
 from waltap_testing.walsender import wire
 
@@ -28,7 +29,8 @@ class XLogData:
 
     def encoded(self) -> bytes:
         end = self.lsn if self.wal_end is None else self.wal_end
-        return wire.copy_data(wire.xlog_data(self.lsn, end, self.sent, self.payload))
+        head = pack("!cQQq", b"w", self.lsn, end, self.sent - wire.EPOCH_US)
+        return wire.copy_data(head + self.payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class SendKeepalive:
     sent: int = SENT
 
     def encoded(self) -> bytes:
-        return wire.copy_data(wire.keepalive(self.wal_end, self.sent, reply=self.reply))
+        sent = self.sent - wire.EPOCH_US
+        return wire.copy_data(pack("!cQqB", b"k", self.wal_end, sent, self.reply))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +119,8 @@ class ServerError:
     context: str = ""
 
     def encoded(self) -> bytes:
-        return wire.error_response(
-            self.severity,
-            self.sqlstate,
-            self.text,
-            detail=self.detail,
-            hint=self.hint,
-            context=self.context,
-        )
+        more = {"D": self.detail, "H": self.hint, "W": self.context}
+        return wire.error_response(self.severity, self.sqlstate, self.text, **more)
 
 
 @dataclass(frozen=True, slots=True)

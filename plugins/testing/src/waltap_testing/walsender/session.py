@@ -187,10 +187,11 @@ class ClientSession:
         extensions = [name for name in startup.parameters if name.startswith("_pq_.")]
         if startup.code & 0xFFFF > SPOKEN_MINOR or extensions:
             greeting = wire.negotiate_version(SPOKEN_MINOR, extensions)
-        greeting += wire.authentication_ok()
+        greeting += wire.message(b"R", bytes(4))  # AuthenticationOk: any user is accepted
         for name, value in self._settings.items():
             greeting += wire.parameter_status(name, value)
-        self._send(greeting + wire.backend_key(4711, 42) + wire.ready("I"))
+        key = struct.pack("!II", 4711, 42)
+        self._send(greeting + wire.message(b"K", key) + wire.ready("I"))
 
     # --- queries ---
 
@@ -245,8 +246,9 @@ class ClientSession:
             rows = b"".join(wire.data_row(row) for row in answer.rows)
             self._send(head + rows + wire.command_complete(f"SELECT {len(answer.rows)}"))
         else:
-            self._send(wire.copy_out(answer.columns))
-            self._send(b"".join(wire.copy_data(chunk) for chunk in answer.chunks))
+            count = answer.columns
+            self._send(wire.message(b"H", struct.pack(f"!bh{count}h", 0, count, *[0] * count)))
+            self._send(b"".join(map(wire.copy_data, answer.chunks)))
             self._send(wire.message(b"c") + wire.command_complete(f"COPY {len(answer.chunks)}"))
 
     def _extended(self, kind: bytes, body: bytes) -> bool:
@@ -303,7 +305,7 @@ class ClientSession:
             self._send(ServerError("22023", text).encoded() + wire.ready("I"))
             return
         self._done = False
-        self._send(wire.copy_both())
+        self._send(wire.message(b"W", struct.pack("!bh", 0, 0)))  # CopyBothResponse
         for step in script.steps:
             if self._done:
                 break

@@ -52,11 +52,6 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
     return kind + pack("!I", len(body) + 4) + body
 
 
-def authentication_ok() -> bytes:
-    """Return AuthenticationOk: the server accepts any user."""
-    return message(b"R", pack("!I", 0))
-
-
 def negotiate_version(minor: int, unknown: Sequence[str]) -> bytes:
     """Return NegotiateProtocolVersion with the options that are unknown."""
     body = pack("!II", minor, len(unknown)) + b"".join(_text(name) for name in unknown)
@@ -66,11 +61,6 @@ def negotiate_version(minor: int, unknown: Sequence[str]) -> bytes:
 def parameter_status(name: str, value: str) -> bytes:
     """Return ParameterStatus."""
     return message(b"S", _text(name) + _text(value))
-
-
-def backend_key(pid: int, secret: int) -> bytes:
-    """Return BackendKeyData."""
-    return message(b"K", pack("!II", pid, secret))
 
 
 def ready(status: str) -> bytes:
@@ -101,38 +91,16 @@ def command_complete(tag: str) -> bytes:
     return message(b"C", _text(tag))
 
 
-def error_response(
-    severity: str, sqlstate: str, text: str, *, detail: str = "", hint: str = "", context: str = ""
-) -> bytes:
-    """Return ErrorResponse."""
-    fields = [("S", severity), ("V", severity), ("C", sqlstate), ("M", text)]
-    fields += [(k, v) for k, v in (("D", detail), ("H", hint), ("W", context)) if v]
-    return message(b"E", b"".join(k.encode() + _text(v) for k, v in fields) + b"\0")
-
-
-def copy_both() -> bytes:
-    """Return CopyBothResponse as a walsender sends it: text, no columns."""
-    return message(b"W", pack("!bh", 0, 0))
-
-
-def copy_out(columns: int) -> bytes:
-    """Return CopyOutResponse of ``columns`` text columns."""
-    return message(b"H", pack(f"!bh{columns}h", 0, columns, *[0] * columns))
+def error_response(severity: str, sqlstate: str, text: str, **more: str) -> bytes:
+    """Return ErrorResponse; ``more`` are other fields by their letters."""
+    fields = {"S": severity, "V": severity, "C": sqlstate, "M": text}
+    fields |= {letter: value for letter, value in more.items() if value}
+    return message(b"E", b"".join(k.encode() + _text(v) for k, v in fields.items()) + b"\0")
 
 
 def copy_data(payload: bytes) -> bytes:
     """Return CopyData."""
     return message(b"d", payload)
-
-
-def xlog_data(lsn: int, wal_end: int, sent: int, payload: bytes) -> bytes:
-    """Return the XLogData payload of CopyData; ``sent`` is µs since 1970 UTC."""
-    return pack("!cQQq", b"w", lsn, wal_end, sent - EPOCH_US) + payload
-
-
-def keepalive(wal_end: int, sent: int, *, reply: bool) -> bytes:
-    """Return the primary keepalive payload of CopyData."""
-    return pack("!cQqB", b"k", wal_end, sent - EPOCH_US, reply)
 
 
 # --- messages of the client ---
