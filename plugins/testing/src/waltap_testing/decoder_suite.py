@@ -12,7 +12,7 @@ the decoder's name.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from itertools import cycle
@@ -52,8 +52,8 @@ from waltap.changes.decode.message import (
     Update,
     singly,
 )
-from waltap.changes.decode.relation import Relation
-from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
+from waltap.changes.decode.relation import Column, Relation
+from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple, Value
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import DecodeError
 from waltap.ports.specs import DecoderSpec
@@ -65,6 +65,14 @@ from waltap_testing.suite import RigSuite
 STREAMED = (StreamStart, StreamStop, StreamCommit, StreamAbort, StreamPrepare)
 PREPARED = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, StreamPrepare)
 ROWS = (Insert, Update, Delete)
+# Capability → the messages that show it.
+SHOWN_BY: Mapping[str, tuple[type[Message], ...]] = {
+    "truncate": (Truncate,),
+    "logical_messages": (LogicalMessage,),
+    "origin": (Origin,),
+    "streaming": STREAMED,
+    "two_phase": PREPARED,
+}
 SPECIAL_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
@@ -90,43 +98,22 @@ def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
 
 def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
-        match message:
-            case Truncate():
-                yield "truncate"
-            case LogicalMessage():
-                yield "logical_messages"
-            case Origin():
-                yield "origin"
-            case Commit() | StreamCommit() if message.commit_ts:
-                yield "commit_timestamps"
-            case Insert():
-                yield from _shown_values(message.new)
-            case Update():
-                yield from _shown_old(message.old_kind)
-                yield from _shown_values(message.new)
-                yield from _shown_values(message.old)
-            case Delete():
-                yield from _shown_old(message.old_kind)
-                yield from _shown_values(message.old)
-        if isinstance(message, STREAMED):
-            yield "streaming"
-        if isinstance(message, PREPARED):
-            yield "two_phase"
+        yield from (name for name, kinds in SHOWN_BY.items() if isinstance(message, kinds))
+        if isinstance(message, Commit | StreamCommit) and message.commit_ts:
+            yield "commit_timestamps"
+        if isinstance(message, Update | Delete) and message.old_kind is not OldTuple.NONE:
+            yield "old_key" if message.old_kind is OldTuple.KEY else "old_row"
+        for value in _values(message):
+            if value is UNCHANGED:
+                yield "unchanged"
+            elif value in SPECIAL_NUMBERS:
+                yield "special_numbers"
 
 
-def _shown_old(kind: OldTuple) -> Iterator[str]:
-    if kind is OldTuple.KEY:
-        yield "old_key"
-    elif kind is OldTuple.FULL:
-        yield "old_row"
-
-
-def _shown_values(values: Tuple) -> Iterator[str]:
-    for value in values:
-        if value is UNCHANGED:
-            yield "unchanged"
-        elif value in SPECIAL_NUMBERS:
-            yield "special_numbers"
+def _values(message: Message) -> Tuple:
+    """Return the values of both images of a row."""
+    new: Tuple = message.new if isinstance(message, Insert | Update) else ()
+    return (*new, *message.old) if isinstance(message, Update | Delete) else new
 
 
 # Far above the time of any recorded frame, far below the time of unbounded work.
@@ -297,26 +284,15 @@ class DecoderSuite(RigSuite):
 
     def test_old_keys_have_no_other_columns(self, rig: DecoderRig) -> None:
         """A key-only old tuple has ABSENT, not NULL, outside the identity."""
-        for recording, messages in _decoded(rig):
-            for message in messages:
-                if isinstance(message, Update | Delete) and message.old_kind is OldTuple.KEY:
-                    columns = message.relation.columns
-                    # The messages of this decoder do not describe the identity.
-                    if not any(column.in_identity for column in columns):
-                        continue
-                    for column, value in zip(columns, message.old, strict=True):
-                        at = f"{recording.name}: {message.relation.name}.{column.name}"
-                        assert column.in_identity or value is ABSENT, f"{at} is {value!r} in a key"
+        for at, relation, column, value in _old_values(rig, OldTuple.KEY):
+            # Not every decoder's messages describe the identity.
+            if any(each.in_identity for each in relation.columns):
+                assert column.in_identity or value is ABSENT, f"{at} is {value!r} in a key"
 
     def test_full_old_tuples_have_every_column(self, rig: DecoderRig) -> None:
         """A full old tuple has a value or NULL for every column."""
-        for recording, messages in _decoded(rig):
-            for message in messages:
-                if isinstance(message, Update | Delete) and message.old_kind is OldTuple.FULL:
-                    for column, value in zip(message.relation.columns, message.old, strict=True):
-                        at = f"{recording.name}: {message.relation.name}.{column.name}"
-                        assert value is not ABSENT, f"{at} is ABSENT in a full old tuple"
-                        assert value is not UNCHANGED, f"{at} is UNCHANGED in a full old tuple"
+        for at, _, _, value in _old_values(rig, OldTuple.FULL):
+            assert not isinstance(value, MissingValue), f"{at} is {value} in a full old tuple"
 
     def test_the_same_shape_is_the_same_object(self, rig: DecoderRig) -> None:
         """An unchanged table keeps its relation object.
@@ -596,16 +572,10 @@ def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
     assert not isinstance(outcome, Exception) or isinstance(outcome, DecodeError), (
         f"{at}: {_outcome(outcome)}"
     )
-    if isinstance(outcome, list):
-        for message in outcome:
-            if isinstance(message, ROWS):
-                count = len(message.relation.columns)
-                images = [
-                    image
-                    for image in (getattr(message, "new", ()), getattr(message, "old", ()))
-                    if image
-                ]
-                assert all(len(image) == count for image in images), f"{at}: a partial row"
+    for message in outcome if isinstance(outcome, list) else ():
+        if isinstance(message, ROWS):
+            sizes = {len(getattr(message, image, ())) for image in ("new", "old")}
+            assert sizes <= {0, len(message.relation.columns)}, f"{at}: a partial row"
     assert cost.seconds < SECONDS_PER_FRAME, f"{at}: took {cost.seconds:.1f} s"
     limit = PEAK_BYTES + PEAK_BYTES_PER_BYTE * len(payload)
     assert cost.peak <= limit, f"{at}: took {cost.peak} bytes for {len(payload)}"
@@ -625,6 +595,21 @@ def _outcome(outcome: list[Message] | Exception) -> str:
 def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[Message]]]:
     for recording in rig.recordings:
         yield recording, list(singly(rig.build(recording).feed(recording.frames)))
+
+
+def _old_values(rig: DecoderRig, kind: OldTuple) -> Iterator[tuple[str, Relation, Column, Value]]:
+    """Yield place, relation, column and value of each old tuple of ``kind``."""
+    for recording, messages in _decoded(rig):
+        for message in messages:
+            if isinstance(message, Update | Delete) and message.old_kind is kind:
+                relation = message.relation
+                for column, value in zip(relation.columns, message.old, strict=True):
+                    yield (
+                        f"{recording.name}: {relation.name}.{column.name}",
+                        relation,
+                        column,
+                        value,
+                    )
 
 
 def _feed_in_groups(

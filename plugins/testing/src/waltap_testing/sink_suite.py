@@ -206,13 +206,7 @@ class SinkSuite(
 
     def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
         """Changes of the stream follow the snapshot's closing, empty batch."""
-        workload = ScriptedWorkload()
-        for number in range(1, 6):
-            workload.insert(ITEMS, number, "old")
-            workload.insert(NOTES, number, "old")
-        workload.commit()
-        workload.begin_again()
-        sink = rig.build(tmp_path)
+        workload, sink = filled(5, 5, 0), rig.build(tmp_path)
         sink.open()
         snapshot = workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records)
         written(sink, snapshot, each=True)

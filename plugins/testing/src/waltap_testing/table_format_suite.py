@@ -30,7 +30,7 @@ from waltap.ports.specs import TableFormatSpec
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
 from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.config.options import ApplyOptions
-from waltap_spark.formats import CommitContext, GroupRows, TableChange, TableFormat, What
+from waltap_spark.formats import TableFormat, What
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
@@ -77,14 +77,10 @@ class _RigFormat(FormatChoice):
         return lambda context: _MortalFormat(self._rig.spec.factory(properties, context), self)
 
 
-class _MortalFormat(TableFormat):
-    """A format that may die before and after every method that writes."""
+def _mortal(method: str) -> Any:
+    """Return a method of `_MortalFormat` that calls the format's own."""
 
-    def __init__(self, inner: TableFormat, choice: _RigFormat) -> None:
-        self._inner, self._choice = inner, choice
-        self.writes_in_place = inner.writes_in_place  # type: ignore[misc] # as the format has it
-
-    def _call(self, method: str, *arguments: Any) -> TableState:
+    def call(self: "_MortalFormat", *arguments: Any) -> TableState:
         child = self._choice.child
         if child is not None:
             child.mark(f"before {method}")
@@ -93,23 +89,21 @@ class _MortalFormat(TableFormat):
             child.mark(f"after {method}")
         return done
 
-    def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
-        return self._call("evolve", commit, table, change)
+    return call
 
-    def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        return self._call("replace", commit, table, rows)
 
-    def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        return self._call("apply", commit, table, rows)
+class _MortalFormat(TableFormat):
+    """A format that may die before and after every method that writes."""
 
-    def truncate(self, commit: CommitContext, table: TableState) -> TableState:
-        return self._call("truncate", commit, table)
+    def __init__(self, inner: TableFormat, choice: _RigFormat) -> None:
+        self._inner, self._choice = inner, choice
+        self.writes_in_place = inner.writes_in_place  # type: ignore[misc] # as the format has it
+
+    evolve, replace, apply = map(_mortal, ("evolve", "replace", "apply"))
+    truncate, maintain = map(_mortal, ("truncate", "maintain"))
 
     def read(self, spark: "SparkSession", table: TableState, what: What) -> "DataFrame":
         return self._inner.read(spark, table, what)
-
-    def maintain(self, commit: CommitContext, table: TableState) -> TableState:
-        return self._call("maintain", commit, table)
 
     def estimated_rows(self, spark: "SparkSession", table: TableState) -> int | None:
         return self._inner.estimated_rows(spark, table)
@@ -151,6 +145,12 @@ class _LogAndTables:
             self._written = batch.position
         self.sink.flush()
 
+    def step(self, *checked: Relation) -> None:
+        """Commit, apply, and check these tables."""
+        self.commit()
+        self.apply()
+        self.check(*checked)
+
     def apply(self) -> None:
         """Apply the new changes, then maintain the tables' files."""
         self.applier.apply(list(self.log.manifests(self.applier.state.log_position)))
@@ -185,6 +185,11 @@ class _LogAndTables:
             wanted = sorted(op for op in logged if op is not None)
             history = reader.changes(table.name).select("_op").collect()
             assert sorted(row["_op"] for row in history) == wanted, table.name
+
+    def insert(self, table: Relation, row: Tuple) -> None:
+        """INSERT a row into a table of any columns."""
+        work, event = self.workload, ExpectedEvent(table.name, "c", None, None)
+        work._add(Insert(table, work._step(), row), event)  # noqa: SLF001
 
     def update(
         self,
@@ -238,9 +243,7 @@ class TableFormatSuite(RigSuite):
         for number in range(1, 6):
             work.insert(ITEMS, number, f"long {number}")
             work.insert(NOTES, number, "n")
-        tables.commit()
-        tables.apply()
-        tables.check(ITEMS, NOTES)
+        tables.step(ITEMS, NOTES)
         work.update(ITEMS, 1, None)
         tables.update(ITEMS, 2, ["1002"])
         tables.update(ITEMS, 2, ["1003"], moved_to=20)
@@ -249,17 +252,14 @@ class TableFormatSuite(RigSuite):
         tables.update(ITEMS, 6, ["1006"])
         work.truncate(NOTES)
         work.insert(NOTES, 9, "after")
-        tables.commit()
-        tables.apply()
-        tables.check(ITEMS, NOTES)
+        tables.step(ITEMS, NOTES)
 
     def test_a_snapshot_replaces_the_rows_and_not_the_history(self, tables: _LogAndTables) -> None:
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "streamed")
             work.insert(NOTES, number, "streamed")
-        tables.commit()
-        tables.apply()
+        tables.step()
         # Rows that disappeared without a delete in the change log, of one table all.
         del work.rows[ITEMS.name][4]
         work.rows[NOTES.name].clear()
@@ -277,16 +277,13 @@ class TableFormatSuite(RigSuite):
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "first")
-        tables.commit()
-        tables.apply()
+        tables.step()
         del work.rows[ITEMS.name][2]
         tables.sink.begins(
             PublicationCompleteness(others="the publication was changed", continuous=True)
         )
         work.insert(ITEMS, 2, "again")
-        tables.commit()
-        tables.apply()
-        tables.check(ITEMS)
+        tables.step(ITEMS)
         tables.sink.begins(PublicationCompleteness())
         for text in ("second", "third"):
             for number in (3, 9):
@@ -310,14 +307,10 @@ class TableFormatSuite(RigSuite):
             2,
             3,
         )
-        work = tables.workload
-        work._add(Insert(first, work._step(), ("1", "5")), ExpectedEvent(first.name, "c", 1, None))  # noqa: SLF001
-        tables.commit()
-        tables.apply()
-        row: Tuple = ("2", "5000000000", "new")
-        work._add(Insert(then, work._step(), row), ExpectedEvent(first.name, "c", 2, None))  # noqa: SLF001
-        tables.commit()
-        tables.apply()
+        tables.insert(first, ("1", "5"))
+        tables.step()
+        tables.insert(then, ("2", "5000000000", "new"))
+        tables.step()
         assert tables.output.table("shapes").failed == ""
         assert tables.rows(then) == [("1", "5", None), ("2", "5000000000", "new")]
         assert tables.reader().changes("shapes").count() == 2
@@ -335,17 +328,15 @@ class TableFormatSuite(RigSuite):
         # PostgreSQL's float8 has 0 = -0, in two texts.
         rows: list[Tuple] = [("a", "1.5"), ("a", "1.5"), ("b", None), ("z", "0"), ("z", "-0")]
         for row in rows:
-            work._add(Insert(pairs, work._step(), row), ExpectedEvent(pairs.name, "c", None, None))  # noqa: SLF001
-        tables.commit()
-        tables.apply()
+            tables.insert(pairs, row)
+        tables.step()
         for gone in (("a", "1.5"), ("z", "-0")):
             old = OldTuple.FULL
             work._add(  # noqa: SLF001
                 Delete(pairs, work._step(), gone, old),  # noqa: SLF001
                 ExpectedEvent(pairs.name, "d", None, None),
             )
-        tables.commit()
-        tables.apply()
+        tables.step()
         assert tables.output.table("pairs").failed == ""
         assert tables.rows(pairs) == [("a", "1.5"), ("b", None), ("z", "0.0")]
 
@@ -361,8 +352,7 @@ class TableFormatSuite(RigSuite):
         for table in (ITEMS, NOTES):
             work.insert(table, 1, "x")
             work.insert(table, 2, "y")
-        tables.commit()
-        tables.apply()
+        tables.step()
         number, deaths = 10, 0
         for moment in (4, 8):
             before = {table: tables.model(table) for table in (ITEMS, NOTES)}
@@ -393,8 +383,7 @@ class TableFormatSuite(RigSuite):
             work.insert(NOTES, number, "y")
             if number == 3:
                 work.delete(ITEMS, 1)
-            tables.commit()
-            tables.apply()
+            tables.step()
             counts = {table: len(tables.model(table)) for table in (ITEMS, NOTES)}
             past.append((work.parts[-1].end_lsn, counts, number))
         for lsn, counts, number in past:
