@@ -24,6 +24,8 @@ MOST: Final = 4
 # Suffixes of the files in which databases keep changes that are not in the main file yet.
 JOURNALS: Final = ("-journal", "-wal", "-shm", ".wal")
 
+Recorder = Callable[[str, object], None]
+
 _numbers = itertools.count(1)
 
 
@@ -66,23 +68,15 @@ class NoticesLosses:
     The contract is `PositionKeepingSink.stored_position`. A base class of the suite.
     """
 
-    @pytest.fixture(params=[False, True], ids=["older", "emptied"])
-    def history(
-        self,
-        request: pytest.FixtureRequest,
-        rig: SinkRig,
-        tmp_path: Path,
-        record_property: Callable[[str, object], None],
-    ) -> "_History":
-        return _History(rig, tmp_path, record_property, emptied=request.param)
-
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
     def test_a_destination_that_lost_something_is_noticed_when_opened(
-        self, rig: SinkRig, tmp_path: Path, history: "_History"
+        self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
         """Each start raises an error that `loses`, until the data is back.
 
         The error comes from `check`, `open` or the engine's comparison.
         """
+        history = _History(rig, tmp_path, record_property, emptied=emptied)
         history.sink.close()
         newest = history.keep()
         history.put_back()
@@ -94,11 +88,15 @@ class NoticesLosses:
         assert Positions.of(_opened(sink, history.stored_position)) == history.stored_position
         sink.close()
 
-    def test_a_loss_beneath_an_open_sink_is_noticed(self, history: "_History") -> None:
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
+    def test_a_loss_beneath_an_open_sink_is_noticed(
+        self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
+    ) -> None:
         """A write or flush raises before the sink promises another position.
 
         If that error does not report a loss, the next start does.
         """
+        history = _History(rig, tmp_path, record_property, emptied=emptied)
         sink, had = history.sink, sole(history.stored_position)
         assert had is not None
         history.put_back()
@@ -117,13 +115,15 @@ class NoticesLosses:
         if not reported:
             history.noticed()
 
+    @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
     def test_a_repair_continues_with_what_is_left(
-        self, rig: SinkRig, tmp_path: Path, history: "_History"
+        self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
         """With `SinkContext.repairs` the sink opens and accepts changes.
 
         The engine reads the tables again afterwards.
         """
+        history = _History(rig, tmp_path, record_property, emptied=emptied)
         history.sink.close()
         history.put_back()
         sink = rig.with_context(repairs=True).build(tmp_path, has_offset=True)
@@ -148,12 +148,7 @@ class _History:
     """
 
     def __init__(
-        self,
-        rig: SinkRig,
-        folder: Path,
-        record_property: Callable[[str, object], None],
-        *,
-        emptied: bool,
+        self, rig: SinkRig, folder: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
         self._rig, self._folder = rig, folder
         sink = rig.build(folder)
