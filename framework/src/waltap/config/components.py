@@ -53,9 +53,6 @@ class SpecLookup(Protocol):
     def __call__(self, kind: type[S], name: str, property_name: str) -> S | None: ...
 
 
-MakeComponent = Callable[[str, Any, Namespace], Component[Any] | None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTables:
     """Read a profile's tables of one component each, by ``type``."""
@@ -63,7 +60,8 @@ class ComponentTables:
     raw: RawProfile
     findings: ValidationResult
     find: SpecLookup
-    make: MakeComponent
+    # Makes the component of a role and spec from a set of settings.
+    make: Callable[[str, Any, Namespace], Component[Any] | None]
     # A kind of component → the property models of all its specs.
     models: Callable[[type[Spec]], list[type[Properties]]]
 
@@ -177,16 +175,9 @@ class FormatResolver:
     ``header`` is the default format of header values.
     """
 
-    def __init__(
-        self,
-        find: SpecLookup,
-        component: Callable[[str, FormatSpec, Namespace], Component[FormatSpec] | None],
-        flat: Namespace,
-        findings: ValidationResult,
-        header: str = DEFAULT_FORMAT,
-    ) -> None:
-        self._find, self._component, self._flat, self._findings = find, component, flat, findings
-        self._header = header
+    def __init__(self, tables: ComponentTables, flat: Namespace, header: str) -> None:
+        self._find, self._component, self._findings = tables.find, tables.make, tables.findings
+        self._flat, self._header = flat, header
         self._key: FormatSpec | None = None
         self._value: FormatSpec | None = None
         self._only_events = False
@@ -522,81 +513,79 @@ FAN_OUT = SinkSpec(name="sinks", summary="Several sinks of one pipeline.", facto
 """Represents in `Profile.sink` all of a profile's branches."""
 
 
-class SinkList:
-    """The ``[[sinks]]`` of ``raw``, with the profile's settings and types.
+def sink_branches(
+    raw: RawProfile,
+    findings: ValidationResult,
+    survey: Callable[[RawProfile], ValidationResult],
+    *,
+    alone: bool,
+) -> list[SinkBranchProfile | None]:
+    """Return the profile of each of ``[[sinks]]``; None for one with problems.
 
-    ``survey`` resolves a profile of one sink.
+    ``survey`` resolves a profile of one sink. ``alone``: there is no [sink] table as well.
     """
+    found = [_sink_branch(given, raw, findings, survey) for given in raw.branches]
+    if found and not alone:
+        what = "is beside [[sinks]]: which of them are meant?"
+        findings.add_problem("sink", what, allowed="[sink] or [[sinks]]")
+    sound = [branch for branch in found if branch is not None]
+    names = [branch.name for branch in sound]
+    paths = [path for branch in sound for path in _paths(branch)]
+    for given, what, allowed in (
+        (names, "are called", "name = NAME, another for each"),
+        (paths, "write to", "another path for each"),
+    ):
+        for each in sorted({each for each in given if given.count(each) > 1}):
+            findings.add_problem("sinks", f"two of them {what} {each}", allowed=allowed)
+    return found
 
-    def __init__(
-        self,
-        raw: RawProfile,
-        findings: ValidationResult,
-        survey: Callable[[RawProfile], ValidationResult],
-    ) -> None:
-        self._raw, self._findings, self._survey = raw, findings, survey
 
-    def profiles(self, *, alone: bool) -> list[SinkBranchProfile | None]:
-        """Return each sink's profile; None for one with problems.
-
-        ``alone``: there is no [sink] table as well.
-        """
-        found = [self._one(given) for given in self._raw.branches]
-        if found and not alone:
-            what = "is beside [[sinks]]: which of them are meant?"
-            self._findings.add_problem("sink", what, allowed="[sink] or [[sinks]]")
-        names = [branch.name for branch in found if branch is not None]
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            what = f"two of them are called {name}"
-            self._findings.add_problem("sinks", what, allowed="name = NAME, another for each")
-        paths = [path for branch in found if branch is not None for path in _paths(branch)]
-        for path in sorted({path for path in paths if paths.count(path) > 1}):
-            what = f"two of them write to {path}"
-            self._findings.add_problem("sinks", what, allowed="another path for each")
-        return found
-
-    def _one(self, given: RawSinkBranch) -> SinkBranchProfile | None:
-        properties = Namespace(given.sink, self._findings, given.prefix).model(
-            f"sink {given.prefix}", SinkBranchProperties
-        )
-        own = {name for each in declarations(SinkBranchProperties) for name in each.names}
-        sink = {name: setting for name, setting in given.sink.items() if name not in own}
-        form = dict(given.format)
-        types = {name: kind for name, kind in self._raw.types.items() if name != "sink"}
-        for section, settings in (("sink", sink), ("format", form)):
-            kind = settings.pop("type", None)
-            if kind is not None:
-                types[section] = kind
-        raw = self._raw
-        # The profile with only this sink; its own format wins.
-        only = RawProfile(
-            origin=raw.origin,
-            folder=raw.folder,
-            debezium=raw.debezium,
-            settings={**raw.settings, **form},
-            types=types,
-            sink=sink,
-            sink_prefix=given.prefix,
-            transforms=given.transforms,
-            predicates=raw.predicates,
-            written=raw.written,
-        )
-        survey = self._survey(only)
-        profile = survey.profile
-        self._findings.problems += survey.problems
-        self._findings.warnings += survey.warnings
-        self._findings.explained += [
-            each for each in survey.explained if each.name.startswith(given.prefix)
-        ]
-        if profile is None or properties is None:
-            return None
-        return SinkBranchProfile(
-            name=properties.name or profile.sink.spec.name,
-            sink=profile.sink,
-            format=profile.format,
-            transforms=profile.transforms,
-            properties=properties,
-        )
+def _sink_branch(
+    given: RawSinkBranch,
+    raw: RawProfile,
+    findings: ValidationResult,
+    survey: Callable[[RawProfile], ValidationResult],
+) -> SinkBranchProfile | None:
+    properties = Namespace(given.sink, findings, given.prefix).model(
+        f"sink {given.prefix}", SinkBranchProperties
+    )
+    own = {name for each in declarations(SinkBranchProperties) for name in each.names}
+    sink = {name: setting for name, setting in given.sink.items() if name not in own}
+    form = dict(given.format)
+    types = {name: kind for name, kind in raw.types.items() if name != "sink"}
+    for section, settings in (("sink", sink), ("format", form)):
+        kind = settings.pop("type", None)
+        if kind is not None:
+            types[section] = kind
+    # The profile with only this sink; its own format wins.
+    only = RawProfile(
+        origin=raw.origin,
+        folder=raw.folder,
+        debezium=raw.debezium,
+        settings={**raw.settings, **form},
+        types=types,
+        sink=sink,
+        sink_prefix=given.prefix,
+        transforms=given.transforms,
+        predicates=raw.predicates,
+        written=raw.written,
+    )
+    surveyed = survey(only)
+    profile = surveyed.profile
+    findings.problems += surveyed.problems
+    findings.warnings += surveyed.warnings
+    findings.explained += [
+        each for each in surveyed.explained if each.name.startswith(given.prefix)
+    ]
+    if profile is None or properties is None:
+        return None
+    return SinkBranchProfile(
+        name=properties.name or profile.sink.spec.name,
+        sink=profile.sink,
+        format=profile.format,
+        transforms=profile.transforms,
+        properties=properties,
+    )
 
 
 def _paths(branch: SinkBranchProfile) -> list[str]:

@@ -21,8 +21,8 @@ from waltap.config.components import (
     FAN_OUT,
     ComponentTables,
     FormatResolver,
-    SinkList,
     TransformResolver,
+    sink_branches,
 )
 from waltap.config.connect_worker import (
     exactly_once,
@@ -190,9 +190,7 @@ class _ProfileResolver:
         if sink is not None and self._raw.debezium and not branches:
             take_worker_settings(sink, self._flat, self._sink)
             exactly_once(sink, self._flat, self._sink)
-        formats = FormatResolver(
-            self._find, self._component, flat, findings, header_format(self._raw, sink)
-        )
+        formats = FormatResolver(self._tables, flat, header_format(self._raw, sink))
         form = formats.chosen(choice, self._types.get("format"))
 
         name = findings.name = self._name(choice)
@@ -480,10 +478,12 @@ class _ProfileResolver:
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
-        branches = SinkList(
-            raw, self._findings, lambda each: _ProfileResolver(each, self._host, None, {}).survey()
+        return sink_branches(
+            raw,
+            self._findings,
+            lambda each: _ProfileResolver(each, self._host, None, {}).survey(),
+            alone="sink" not in self._types and not self._sink.settings,
         )
-        return branches.profiles(alone="sink" not in self._types and not self._sink.settings)
 
     def _component(self, role: str, spec: S | None, space: Namespace) -> Component[S] | None:
         if spec is None:
