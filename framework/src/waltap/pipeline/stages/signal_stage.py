@@ -333,7 +333,7 @@ class SignalStage:
         """
         if self._watcher is None:
             found = self._read(signal, None)
-            return found if isinstance(found, str) else found(self._now_us())
+            return found if isinstance(found, str) else found(self._now_us()) or ""
         why = self._watcher.take(signal, self._now_us())
         self._keep(self._watcher)
         return why

@@ -105,8 +105,8 @@ class NamePatterns:
         return self._compiled[key]
 
 
-Action = Callable[[int], str]
-"""Acts on a signal at a time in µs since 1970 UTC; returns why it failed, "" if it did not."""
+Action = Callable[[int], str | None]
+"""Acts on a signal at a time in µs since 1970 UTC; returns why it failed, None or "" if it did not."""
 
 KNOWN = {
     "execute-snapshot": {

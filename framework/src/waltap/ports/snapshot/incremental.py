@@ -460,7 +460,7 @@ class IncrementalSnapshots:
         """
         self._stored = None
         found = self._read_signal(signal, self._action)
-        return found if isinstance(found, str) else found(now)
+        return found if isinstance(found, str) else found(now) or ""
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a signal, "" for missing ones."""
@@ -496,16 +496,16 @@ class IncrementalSnapshots:
                 text = some(streamed) or names(arguments)[:3]
                 raise SignalUnusable(f"no such table is captured: {text}")
             if any(request.blocking for request in streamed):
-                return _doing(lambda _now: self._block(streamed, readable))
-            return _doing(lambda now: self._queue(streamed, readable, now))
+                return lambda _now: self._block(streamed, readable)
+            return lambda now: self._queue(streamed, readable, now)
         if signal.kind == "stop-snapshot":
             stopped = self._to_stop(arguments)
-            return _doing(lambda now: self._halt(stopped, now))
+            return lambda now: self._halt(stopped, now)
         if signal.kind == "pause-snapshot":
             if not self.state.queue:  # as in Debezium
                 raise SignalUnusable("no incremental snapshot is under way")
-            return _doing(lambda _now: self._pause(paused=True))
-        return _doing(self._unpause)
+            return lambda _now: self._pause(paused=True)
+        return self._unpause
 
     def _patterns(self) -> NamePatterns:
         return NamePatterns(self._match_clock, self._match_s)
@@ -778,16 +778,6 @@ class IncrementalSnapshots:
             kind="incremental",
         )
         return [piece] if rows else []
-
-
-def _doing(do: Callable[[int], None]) -> Action:
-    """Return ``do`` as an action that always succeeds."""
-
-    def act(now: int) -> str:
-        do(now)
-        return ""
-
-    return act
 
 
 def _nothing(_xid: int) -> bool:

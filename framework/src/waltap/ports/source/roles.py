@@ -222,27 +222,33 @@ class SlotOwningSource(Protocol):
 
 @runtime_checkable
 class TableListingSource(Protocol):
-    """A source that lists its tables."""
+    """A source that lists its tables; the defaults are of one that lists none."""
 
     def captured_tables(self) -> dict[str, str]:
         """Return identifier → schema.table of the captured tables.
 
         An identifier survives a rename and is never used again. Raises: SourceError.
         """
+        return {}
 
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         """Return identifier → (schema, table) of every existing table.
 
         The call must be cheap. Raises: SourceError.
         """
+        return {}
 
     def estimate(self, relation: Relation) -> int | None:
         """Return a table's estimated number of rows, None if unknown."""
+        return None
 
 
 @runtime_checkable
 class PublishingSource(Protocol):
-    """A source that streams chosen tables only, by a publication or its like."""
+    """A source that streams chosen tables only, by a publication or its like.
+
+    The defaults are of one that streams every table by itself.
+    """
 
     def publish(
         self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
@@ -253,18 +259,21 @@ class PublishingSource(Protocol):
         reader that reads a table afterwards misses nothing. With ``briefly``, nothing changes and None is
         returned while a transaction writes to the tables. A pipeline may be running. Raises: SourceError.
         """
+        return []
 
     def adds_tables(self) -> bool:
         """Return whether a start adds captured tables to the stream.
 
         If so, `publish` may add them before.
         """
+        return False
 
     def streams_new(self, schema: str, table: str) -> bool:
         """Return whether the server streams that new table by itself.
 
         Raises: SourceError.
         """
+        return True
 
     def writers(self, identifier: str) -> frozenset[str]:
         """Return the open transactions that may have written to a table.
@@ -272,6 +281,7 @@ class PublishingSource(Protocol):
         Their writes before the table's publication are not streamed, and are invisible until the
         transactions end. Raises: SourceError.
         """
+        return frozenset()
 
     def unsent(self) -> frozenset[str]:
         """Return identifiers of captured tables that are not streamed completely.
@@ -279,12 +289,14 @@ class PublishingSource(Protocol):
         Changes that are written to them meanwhile are missing in the stream. The method changes nothing.
         Raises: SourceError.
         """
+        return frozenset()
 
     def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
         """Return how the server streams each table, where that is known.
 
         The texts are for `streamed_otherwise` and are kept until the next start. Raises: SourceError.
         """
+        return {}
 
     def streamed_otherwise(
         self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
@@ -294,48 +306,15 @@ class PublishingSource(Protocol):
         ``before`` and ``now`` are results of `streamed_as`; a change that was reverted counts too. Another
         version may have written ``before``. Raises: SourceError.
         """
+        return frozenset()
 
 
 class _NoTables(TableListingSource):
     """Answer for a source that lists no tables."""
 
-    def captured_tables(self) -> dict[str, str]:
-        return {}
-
-    def existing_tables(self) -> dict[str, tuple[str, str]]:
-        return {}
-
-    def estimate(self, relation: Relation) -> int | None:
-        return None
-
 
 class _EverythingStreamed(PublishingSource):
     """Answer for a source that streams every table by itself."""
-
-    def publish(
-        self, tables: Sequence[tuple[str, str]], *, wanted: bool, briefly: bool = False
-    ) -> list[tuple[str, str]] | None:
-        return []
-
-    def adds_tables(self) -> bool:
-        return False
-
-    def streams_new(self, schema: str, table: str) -> bool:
-        return True
-
-    def writers(self, identifier: str) -> frozenset[str]:
-        return frozenset()
-
-    def unsent(self) -> frozenset[str]:
-        return frozenset()
-
-    def streamed_as(self) -> Mapping[str, Sequence[str | None]]:
-        return {}
-
-    def streamed_otherwise(
-        self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
-    ) -> frozenset[str]:
-        return frozenset()
 
 
 def tables_of(connector: Connector) -> TableListingSource:

@@ -78,11 +78,10 @@ class _TableFilter:
     """Decide once for each table, and for rows only by a function."""
 
     def __init__(self, properties: FilterProperties) -> None:
-        self._matches = NameMatcher(properties.tables)
+        self._all_tables, self._matches = not properties.tables, _concerned(properties.tables)
         self._operations = frozenset(properties.operations or LETTERS)
         self._name = properties.function or ""
         self._function = _imported(properties.function) if properties.function else None
-        self._tables: dict[tuple[str, str], bool] = {}
 
     def __call__(self, batch: Batch) -> Batch:
         parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
@@ -102,13 +101,7 @@ class _TableFilter:
         return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
 
     def _concerns(self, relation: Relation, operation: str) -> bool:
-        if operation not in self._operations:
-            return False
-        key = (relation.schema, relation.table)
-        known = self._tables.get(key)
-        if known is None:
-            known = self._tables[key] = not self._matches or self._matches(relation.name)
-        return known
+        return operation in self._operations and self._matches(relation.schema, relation.table)
 
     def _changes(self, changes: Sequence[Change]) -> list[Change]:
         passed: list[Change] = []
@@ -120,7 +113,7 @@ class _TableFilter:
             if kind is TRUNCATES:
                 passed += run if judged else filter(None, map(self._truncate, run))  # type: ignore[arg-type]
             elif relation is None:
-                passed += run if judged or "m" not in operations or self._matches else ()
+                passed += () if self._all_tables and "m" in operations and not judged else run
             elif not self._concerns(relation, operation):
                 passed += run
             elif judged:

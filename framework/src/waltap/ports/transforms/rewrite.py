@@ -112,25 +112,12 @@ def rewritten_changes(
     found = list(changes)
     for relation, indexes in tables.items():
         own = [found[index] for index in indexes]
-        images = [image for change in own for image in _images(change)]
+        images = [getattr(change, name) for change in own for name in IMAGES[type(change)]]
         after = iter(rewrite(chosen.of(relation), images, own))
         for index, change in zip(indexes, own, strict=True):
-            if isinstance(change, Insert):
-                found[index] = msgspec.structs.replace(change, new=next(after))
-            elif isinstance(change, Delete):
-                found[index] = msgspec.structs.replace(change, old=next(after))
-            elif isinstance(change, Update):
-                new, old = next(after), next(after)
-                found[index] = msgspec.structs.replace(change, new=new, old=old)
+            new_images = {name: next(after) for name in IMAGES[type(change)]}
+            found[index] = msgspec.structs.replace(change, **new_images)
     return found
-
-
-def _images(change: Change) -> tuple[Tuple, ...]:
-    if isinstance(change, Insert):
-        return (change.new,)
-    if isinstance(change, Delete):
-        return (change.old,)
-    return (change.new, change.old) if isinstance(change, Update) else ()
 
 
 def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:

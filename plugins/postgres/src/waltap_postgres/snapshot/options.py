@@ -9,7 +9,7 @@ from waltap.base.text import sql_name
 from waltap.changes.decode.relation import Relation
 from waltap.ports.snapshot.snapshotter import ISOLATIONS, SnapshotFacts, SnapshotStart, Snapshotter
 from waltap.ports.source.connector import ConnectorContext
-from waltap.ports.source.published import EVERYTHING, Narrowed, everything_published
+from waltap.ports.source.published import EVERYTHING, Narrowed
 from waltap_postgres.catalog.catalogue import CatalogTable
 from waltap_postgres.errors import SnapshotModeUnclear
 from waltap_postgres.properties import PostgresProperties
@@ -30,7 +30,7 @@ class SnapshotOptions:
         self,
         properties: PostgresProperties,
         context: ConnectorContext,
-        narrowed: Narrowed = everything_published,
+        narrowed: Narrowed = dict,
     ) -> None:
         """Keep the plugins; ``narrowed`` returns the filtered tables."""
         self._properties, self._narrowed = properties, narrowed
