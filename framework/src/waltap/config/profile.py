@@ -9,23 +9,9 @@ from waltap.base.property import Maybe, Properties, PropertyDeclaration, declara
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.events.plan import EventForm
 from waltap.config.pipeline_properties import EngineProperties, SinkBranchProperties
-from waltap.ports.specs import (
-    ColumnConverterSpec,
-    ConnectorSpec,
-    DecoderSpec,
-    FormatSpec,
-    NotificationChannelSpec,
-    OffsetStoreSpec,
-    PredicateSpec,
-    SignalChannelSpec,
-    SinkSpec,
-    SnapshotterSpec,
-    Spec,
-    TopicNamingSpec,
-    TransformSpec,
-)
+from waltap.ports import specs
 
-S = TypeVar("S", bound=Spec)
+S = TypeVar("S", bound=specs.Spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +23,18 @@ class Component(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class TransformUse(Component[TransformSpec]):
+class TransformUse(Component[specs.TransformSpec]):
     """A transform in a profile, with its predicate."""
 
     # The owner's name of the transform.
     label: str = ""
     # The records that a transform of records receives; with ``negate`` the other ones.
-    predicate: Component[PredicateSpec] | None = None
+    predicate: Component[specs.PredicateSpec] | None = None
     negate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ConverterUse(Component[ColumnConverterSpec]):
+class ConverterUse(Component[specs.ColumnConverterSpec]):
     """A converter of columns in a profile."""
 
     # The owner's name of the converter.
@@ -60,8 +46,8 @@ class SinkBranchProfile:
     """One of several sinks of a pipeline."""
 
     name: str
-    sink: Component[SinkSpec]
-    format: Component[FormatSpec]
+    sink: Component[specs.SinkSpec]
+    format: Component[specs.FormatSpec]
     # The sink's own transforms, after the pipeline's.
     transforms: tuple[TransformUse, ...]
     properties: SinkBranchProperties
@@ -73,28 +59,28 @@ class Profile:
 
     # Also the name of the pipeline's state folder.
     name: str
-    connector: Component[ConnectorSpec]
-    decoder: Component[DecoderSpec]
-    snapshotter: Component[SnapshotterSpec]
-    snapshot_query: Component[SnapshotterSpec] | None = None
+    connector: Component[specs.ConnectorSpec]
+    decoder: Component[specs.DecoderSpec]
+    snapshotter: Component[specs.SnapshotterSpec]
+    snapshot_query: Component[specs.SnapshotterSpec] | None = None
     """Decides about the SELECTs of a snapshot instead of ``snapshotter``."""
-    snapshot_lock: Component[SnapshotterSpec] | None = None
+    snapshot_lock: Component[specs.SnapshotterSpec] | None = None
     """Decides about the locks of a snapshot instead of ``snapshotter``."""
     capture: CaptureProperties
     engine: EngineProperties
-    format: Component[FormatSpec]
-    topic_naming: Component[TopicNamingSpec]
-    sink: Component[SinkSpec]
-    offset_store: Component[OffsetStoreSpec]
+    format: Component[specs.FormatSpec]
+    topic_naming: Component[specs.TopicNamingSpec]
+    sink: Component[specs.SinkSpec]
+    offset_store: Component[specs.OffsetStoreSpec]
     transforms: tuple[TransformUse, ...] = ()
     converters: tuple[ConverterUse, ...] = ()
     # Several sinks; ``sink`` then represents all of them.
     branches: tuple[SinkBranchProfile, ...] = ()
-    dead_letters: Component[SinkSpec] | None = None
+    dead_letters: Component[specs.SinkSpec] | None = None
     """Receives a copy of every dead letter."""
-    signal_channels: tuple[Component[SignalChannelSpec], ...] = ()
+    signal_channels: tuple[Component[specs.SignalChannelSpec], ...] = ()
     """The polled channels: all except ``source``, whose signals are in the stream."""
-    notification_channels: tuple[Component[NotificationChannelSpec], ...] = ()
+    notification_channels: tuple[Component[specs.NotificationChannelSpec], ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     debezium: bool = False
     """Whether the profile is a Debezium file, with Debezium's defaults."""
@@ -102,7 +88,7 @@ class Profile:
     """Start of the profile's relative paths; the paths in its components are absolute."""
 
     @property
-    def sinks(self) -> tuple[Component[SinkSpec], ...]:
+    def sinks(self) -> tuple[Component[specs.SinkSpec], ...]:
         return tuple(branch.sink for branch in self.branches) or (self.sink,)
 
     @property

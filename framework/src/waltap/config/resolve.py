@@ -37,28 +37,12 @@ from waltap.config.namespace import Namespace, ValidationResult, as_text
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Component, Profile, SelectionProperties, SinkBranchProfile
 from waltap.errors import PluginError, PropertyProblem
-from waltap.ports.specs import (
-    KIND_OF,
-    ColumnConverterSpec,
-    ConnectorSpec,
-    DecoderSpec,
-    FormatSpec,
-    NotificationChannelSpec,
-    OffsetStoreSpec,
-    PredicateSpec,
-    SignalChannelSpec,
-    SinkSpec,
-    SnapshotterSpec,
-    Spec,
-    SpecRegistry,
-    TopicNamingSpec,
-    TransformSpec,
-)
+from waltap.ports import specs
 
 logger = logging.getLogger(__name__)
 
 
-S = TypeVar("S", bound=Spec)
+S = TypeVar("S", bound=specs.Spec)
 
 DEFAULT_OFFSET_STORE = "file"
 NATIVE = {
@@ -68,25 +52,28 @@ NATIVE = {
 }
 """Property of a Debezium file → its name in a waltap profile."""
 
-SHARING: tuple[type[Spec], ...] = (
-    ConnectorSpec, DecoderSpec, SnapshotterSpec, TopicNamingSpec, FormatSpec, OffsetStoreSpec,
-    SignalChannelSpec, NotificationChannelSpec,
+SHARING: tuple[type[specs.Spec], ...] = (
+    specs.ConnectorSpec, specs.DecoderSpec, specs.SnapshotterSpec, specs.TopicNamingSpec,
+    specs.FormatSpec, specs.OffsetStoreSpec, specs.SignalChannelSpec, specs.NotificationChannelSpec,
 )  # fmt: skip
 """Kinds whose components share one namespace."""
 
-SEPARATE = frozenset({TransformSpec, PredicateSpec, ColumnConverterSpec})
+SEPARATE = frozenset({specs.TransformSpec, specs.PredicateSpec, specs.ColumnConverterSpec})
 """Kinds whose components have a namespace each."""
 
-OF_RUNS: Mapping[type[Spec], str | None] = {
-    SinkSpec: "null",
-    FormatSpec: DEFAULT_FORMAT,
-    SignalChannelSpec: None,
-    NotificationChannelSpec: None,
+OF_RUNS: Mapping[type[specs.Spec], str | None] = {
+    specs.SinkSpec: "null",
+    specs.FormatSpec: DEFAULT_FORMAT,
+    specs.SignalChannelSpec: None,
+    specs.NotificationChannelSpec: None,
 }
 """Kinds that only a run needs → the substitute for a missing plugin's, so that `waltap status` works."""
 
 SOURCE_CHANNEL, SINK_CHANNEL = "source", "sink"
-OWN_CHANNELS = {(SignalChannelSpec, SOURCE_CHANNEL), (NotificationChannelSpec, SINK_CHANNEL)}
+OWN_CHANNELS = {
+    (specs.SignalChannelSpec, SOURCE_CHANNEL),
+    (specs.NotificationChannelSpec, SINK_CHANNEL),
+}
 """Channels of the engine itself: both are in the stream of changes."""
 JAVA_CHANNELS = {"jmx", "in-process"}
 """Channels within Debezium's Java process: here they are accepted and have no effect."""
@@ -94,7 +81,7 @@ JAVA_CHANNELS = {"jmx", "in-process"}
 
 def resolve(
     raw: RawProfile,
-    host: SpecRegistry,
+    host: specs.SpecRegistry,
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
@@ -118,7 +105,7 @@ def resolve(
 
 def survey(
     raw: RawProfile,
-    host: SpecRegistry,
+    host: specs.SpecRegistry,
     *,
     sink: str | None = None,
     overrides: Mapping[str, str] | None = None,
@@ -133,7 +120,7 @@ class _ProfileResolver:
     def __init__(
         self,
         raw: RawProfile,
-        host: SpecRegistry,
+        host: specs.SpecRegistry,
         sink: str | None,
         overrides: Mapping[str, str],
         *,
@@ -160,7 +147,7 @@ class _ProfileResolver:
             models=self._models,
         )
         self._sink = Namespace(raw.sink, self._findings, self._sink_prefix, native)
-        self._missing: list[tuple[type[Spec], bool]] = []
+        self._missing: list[tuple[type[specs.Spec], bool]] = []
         self._flat = Namespace(raw.settings, self._findings)
         for name, value in overrides.items():
             self._override(name, value)
@@ -175,13 +162,13 @@ class _ProfileResolver:
         choice = chosen or SelectionProperties()
         connector = self._connector(choice)
         decoder = self._find(
-            DecoderSpec, self._choice(connector, "plugin.name", choice.decoder), "plugin.name"
+            specs.DecoderSpec, self._choice(connector, "plugin.name", choice.decoder), "plugin.name"
         )
         mode = self._choice(connector, "snapshot.mode", choice.snapshot_mode)
         if mode.strip().casefold() == "custom":
             mode = choice.snapshot_mode_custom_name or mode
-        snapshotter = self._find(SnapshotterSpec, mode, "snapshot.mode")
-        naming = self._find(TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
+        snapshotter = self._find(specs.SnapshotterSpec, mode, "snapshot.mode")
+        naming = self._find(specs.TopicNamingSpec, choice.topic_naming, "topic.naming.strategy")
         store = self._offset_store(choice.offset_store)
         branches = self._branches()
         sink = FAN_OUT if branches else self._sink_spec()
@@ -212,10 +199,12 @@ class _ProfileResolver:
             "labels": self._labels(),
         }
         signals = self._channels(
-            SignalChannelSpec, engine.signal_channels if engine else (), "signal.enabled.channels"
+            specs.SignalChannelSpec,
+            engine.signal_channels if engine else (),
+            "signal.enabled.channels",
         )
         notifications = self._channels(
-            NotificationChannelSpec,
+            specs.NotificationChannelSpec,
             engine.notification_channels if engine else (),
             "notification.enabled.channels",
         )
@@ -278,11 +267,13 @@ class _ProfileResolver:
             if setting is None or str(setting.value).strip().casefold() != "custom":
                 continue
             if name is None:
-                allowed = f"a snapshot mode: {', '.join(sorted(self._names(SnapshotterSpec)))}"
+                allowed = (
+                    f"a snapshot mode: {', '.join(sorted(self._names(specs.SnapshotterSpec)))}"
+                )
                 what = f"is missing: {property_name} is custom"
                 self._findings.add_problem(own, what, allowed=allowed)
                 continue
-            spec = self._find(SnapshotterSpec, name, own)
+            spec = self._find(specs.SnapshotterSpec, name, own)
             found[part] = self._component("snapshot mode", spec, self._flat)
         return found
 
@@ -292,9 +283,9 @@ class _ProfileResolver:
             return
         missing = [(kind, meant) for kind, meant in self._missing if kind not in SEPARATE]
         for kind, _ in missing:
-            space = self._sink if kind is SinkSpec else self._flat
+            space = self._sink if kind is specs.SinkSpec else self._flat
             space.tolerate(self._models(kind))
-        likely = not all(meant for kind, meant in missing if kind is not SinkSpec)
+        likely = not all(meant for kind, meant in missing if kind is not specs.SinkSpec)
         self._flat.leftovers(
             likely=likely, other_component=self._other_component, beside=self._sink
         )
@@ -311,10 +302,12 @@ class _ProfileResolver:
                     family = declaration.family
                     if name in declaration.names or (family and family.fullmatch(name)):
                         default = "" if family else as_text(declaration.default)
-                        return KnownProperty(default, component=f"{KIND_OF[kind].noun} {spec.name}")
+                        return KnownProperty(
+                            default, component=f"{specs.KIND_OF[kind].noun} {spec.name}"
+                        )
         return None
 
-    def _models(self, kind: type[Spec]) -> list[type[Properties]]:
+    def _models(self, kind: type[specs.Spec]) -> list[type[Properties]]:
         return [s.properties for s in self._host.specs(kind) if s.properties is not None]
 
     # --- settings ------------------------------------------------------------------------------
@@ -391,45 +384,45 @@ class _ProfileResolver:
     def _stand_in(self, kind: type[S]) -> S | None:
         """Return a placeholder for a missing component and its settings."""
         self._done_without = True
-        if kind is SinkSpec:
+        if kind is specs.SinkSpec:
             self._sink.settings.clear()
         name = OF_RUNS[kind]
         return None if name is None else self._host.find(kind, name)
 
-    def _offset_store(self, named: str | None) -> OffsetStoreSpec | None:
+    def _offset_store(self, named: str | None) -> specs.OffsetStoreSpec | None:
         setting = self._types.get("offsets")
         if named is not None and setting is None:
-            return self._find(OffsetStoreSpec, named, "waltap.offset.store")
+            return self._find(specs.OffsetStoreSpec, named, "waltap.offset.store")
         if named is not None and setting is not None and named != setting.value:
             what = f"contradicts type = {setting.value} in [offsets]"
             self._findings.add_problem("waltap.offset.store", what, value=named)
         name = str(setting.value) if setting else DEFAULT_OFFSET_STORE
-        return self._find(OffsetStoreSpec, name, "offsets.type")
+        return self._find(specs.OffsetStoreSpec, name, "offsets.type")
 
-    def _connector(self, choice: SelectionProperties) -> ConnectorSpec | None:
+    def _connector(self, choice: SelectionProperties) -> specs.ConnectorSpec | None:
         setting = self._types.get("source")
         name = str(setting.value) if setting else choice.connector
         property_name = "connector.class" if self._raw.debezium else "source.type"
         if name is None:
-            known = ", ".join(sorted(self._names(ConnectorSpec))) or None
+            known = ", ".join(sorted(self._names(specs.ConnectorSpec))) or None
             what = "is missing: which database is this?"
             self._findings.add_problem(property_name, what, allowed=known)
-            self._missing.append((ConnectorSpec, True))
+            self._missing.append((specs.ConnectorSpec, True))
             return None
-        for spec in self._host.specs(ConnectorSpec):
+        for spec in self._host.specs(specs.ConnectorSpec):
             if name.strip().casefold() in map(str.casefold, spec.classes):
                 self._findings.chosen["connector"] = spec.name
                 return spec
-        return self._find(ConnectorSpec, name, property_name)
+        return self._find(specs.ConnectorSpec, name, property_name)
 
-    def _choice(self, connector: ConnectorSpec | None, name: str, otherwise: str) -> str:
+    def _choice(self, connector: specs.ConnectorSpec | None, name: str, otherwise: str) -> str:
         """Return the profile's value of ``name``, else the connector's default, else ours."""
         if connector is None or connector.properties is None or name in self._flat.settings:
             return otherwise
         own = {d.name: d for d in declarations(connector.properties)}.get(name)
         return otherwise if own is None else str(self._findings.default(own))
 
-    def _defaults_of(self, connector: ConnectorSpec | None) -> None:
+    def _defaults_of(self, connector: specs.ConnectorSpec | None) -> None:
         """Apply a connector's own defaults of the pipeline's properties."""
         if connector is None or connector.properties is None:
             return
@@ -443,25 +436,25 @@ class _ProfileResolver:
                         name, value, f"{connector.name}'s default"
                     )
 
-    def _sink_spec(self) -> SinkSpec | None:
+    def _sink_spec(self) -> specs.SinkSpec | None:
         given = self._types.get("sink")
         property_name = f"{self._sink_prefix}type"
         if self._sink_argument is None:
             if given is not None:
-                return self._find(SinkSpec, str(given.value), property_name)
+                return self._find(specs.SinkSpec, str(given.value), property_name)
             if self._at_rest:
-                return self._stand_in(SinkSpec)
+                return self._stand_in(specs.SinkSpec)
             what = "is missing: where should the changes go?"
-            known = ", ".join(sorted(self._names(SinkSpec)))
+            known = ", ".join(sorted(self._names(specs.SinkSpec)))
             allowed = f"[sink] type = NAME, or --sink NAME:VALUE; names: {known}"
             if self._raw.debezium:
                 allowed = f"{SINK_PREFIX}type=NAME, or --sink NAME:VALUE; names: {known}"
             native = NATIVE.get(property_name)
             self._findings.add_problem(property_name, what, allowed=allowed, native=native)
-            self._missing.append((SinkSpec, False))
+            self._missing.append((specs.SinkSpec, False))
             return None
         name, colon, value = self._sink_argument.partition(":")
-        spec = self._find(SinkSpec, name, "--sink")
+        spec = self._find(specs.SinkSpec, name, "--sink")
         if spec is None:
             return None
         names = {each.casefold() for each in (spec.name, *spec.aliases)}
@@ -490,7 +483,7 @@ class _ProfileResolver:
             return None
         if spec.properties is None:
             return Component(spec)
-        forced = spec.forced_options if isinstance(spec, DecoderSpec) else {}
+        forced = spec.forced_options if isinstance(spec, specs.DecoderSpec) else {}
         space.force(f"{role} {spec.name}", forced)
         return Component(spec, space.model(f"{role} {spec.name}", spec.properties, forced))
 
@@ -523,12 +516,12 @@ class _ProfileResolver:
                 allowed="the topic that notifications are to have",
             )
 
-    def _names(self, kind: type[Spec]) -> list[str]:
+    def _names(self, kind: type[specs.Spec]) -> list[str]:
         return [spec.name for spec in self._host.specs(kind)]
 
     def _naming(
-        self, spec: TopicNamingSpec | None, capture: CaptureProperties | None
-    ) -> Component[TopicNamingSpec] | None:
+        self, spec: specs.TopicNamingSpec | None, capture: CaptureProperties | None
+    ) -> Component[specs.TopicNamingSpec] | None:
         """Return the topic naming; one without properties gets the capture properties."""
         component = self._component("topic naming", spec, self._flat)
         if spec is None or component is None or capture is None:

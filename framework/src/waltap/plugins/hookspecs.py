@@ -32,28 +32,9 @@ if TYPE_CHECKING:
     from waltap.changes.transactions.position import Positions
     from waltap.changes.transactions.transaction import Batch, TransactionPart
     from waltap.config.profile import Profile
+    from waltap.ports import specs
     from waltap.ports.offsets.offset import ConnectOffsets
     from waltap.ports.sink.verification import TableComparison
-    from waltap.ports.specs import (
-        CheckSpec,
-        ColumnConverterSpec,
-        CommandSpec,
-        ConnectorSpec,
-        DecoderSpec,
-        FormatSpec,
-        NotificationChannelSpec,
-        OffsetStoreSpec,
-        PredicateSpec,
-        ReplicaIdentitySpec,
-        SignalActionSpec,
-        SignalChannelSpec,
-        SinkSpec,
-        SnapshotterSpec,
-        TableFormatSpec,
-        TopicNamingSpec,
-        TransformSpec,
-        TypeSpec,
-    )
 
 hookspec = pluggy.HookspecMarker("waltap")
 hookimpl = pluggy.HookimplMarker("waltap")
@@ -65,27 +46,27 @@ API_VERSION = 1
 
 
 @hookspec
-def register_connectors() -> "Iterable[ConnectorSpec]":  # type: ignore[empty-body]
+def register_connectors() -> "Iterable[specs.ConnectorSpec]":  # type: ignore[empty-body]
     """Contribute source databases."""
 
 
 @hookspec
-def register_decoders() -> "Iterable[DecoderSpec]":  # type: ignore[empty-body]
+def register_decoders() -> "Iterable[specs.DecoderSpec]":  # type: ignore[empty-body]
     """Contribute decoders of logical decoding output plugins."""
 
 
 @hookspec
-def register_replica_identities() -> "Iterable[ReplicaIdentitySpec]":  # type: ignore[empty-body]
+def register_replica_identities() -> "Iterable[specs.ReplicaIdentitySpec]":  # type: ignore[empty-body]
     """Contribute the semantics of replica identities."""
 
 
 @hookspec
-def register_snapshotters() -> "Iterable[SnapshotterSpec]":  # type: ignore[empty-body]
+def register_snapshotters() -> "Iterable[specs.SnapshotterSpec]":  # type: ignore[empty-body]
     """Contribute snapshot modes."""
 
 
 @hookspec
-def register_types() -> "Iterable[TypeSpec]":  # type: ignore[empty-body]
+def register_types() -> "Iterable[specs.TypeSpec]":  # type: ignore[empty-body]
     """Contribute type mappings.
 
     A lower ``order`` is asked before the built-in ones (100).
@@ -93,22 +74,22 @@ def register_types() -> "Iterable[TypeSpec]":  # type: ignore[empty-body]
 
 
 @hookspec
-def register_formats() -> "Iterable[FormatSpec]":  # type: ignore[empty-body]
+def register_formats() -> "Iterable[specs.FormatSpec]":  # type: ignore[empty-body]
     """Contribute record formats."""
 
 
 @hookspec
-def register_transforms() -> "Iterable[TransformSpec]":  # type: ignore[empty-body]
+def register_transforms() -> "Iterable[specs.TransformSpec]":  # type: ignore[empty-body]
     """Contribute transforms: of batches, of events, of records."""
 
 
 @hookspec
-def register_predicates() -> "Iterable[PredicateSpec]":  # type: ignore[empty-body]
+def register_predicates() -> "Iterable[specs.PredicateSpec]":  # type: ignore[empty-body]
     """Contribute predicates, which select records for a transform."""
 
 
 @hookspec
-def register_converters() -> "Iterable[ColumnConverterSpec]":  # type: ignore[empty-body]
+def register_converters() -> "Iterable[specs.ColumnConverterSpec]":  # type: ignore[empty-body]
     """Contribute converters of columns.
 
     Debezium's property ``converters`` lists them.
@@ -116,42 +97,42 @@ def register_converters() -> "Iterable[ColumnConverterSpec]":  # type: ignore[em
 
 
 @hookspec
-def register_topic_naming() -> "Iterable[TopicNamingSpec]":  # type: ignore[empty-body]
+def register_topic_naming() -> "Iterable[specs.TopicNamingSpec]":  # type: ignore[empty-body]
     """Contribute topic naming strategies."""
 
 
 @hookspec
-def register_sinks() -> "Iterable[SinkSpec]":  # type: ignore[empty-body]
+def register_sinks() -> "Iterable[specs.SinkSpec]":  # type: ignore[empty-body]
     """Contribute destinations."""
 
 
 @hookspec
-def register_table_formats() -> "Iterable[TableFormatSpec]":  # type: ignore[empty-body]
+def register_table_formats() -> "Iterable[specs.TableFormatSpec]":  # type: ignore[empty-body]
     """Contribute table formats, for ``format`` of the Spark sink."""
 
 
 @hookspec
-def register_offset_stores() -> "Iterable[OffsetStoreSpec]":  # type: ignore[empty-body]
+def register_offset_stores() -> "Iterable[specs.OffsetStoreSpec]":  # type: ignore[empty-body]
     """Contribute offset stores."""
 
 
 @hookspec
-def register_signal_actions() -> "Iterable[SignalActionSpec]":  # type: ignore[empty-body]
+def register_signal_actions() -> "Iterable[specs.SignalActionSpec]":  # type: ignore[empty-body]
     """Contribute types of signals, each with its action."""
 
 
 @hookspec
-def register_signal_channels() -> "Iterable[SignalChannelSpec]":  # type: ignore[empty-body]
+def register_signal_channels() -> "Iterable[specs.SignalChannelSpec]":  # type: ignore[empty-body]
     """Contribute signal channels beside the signal table (``source``)."""
 
 
 @hookspec
-def register_notification_channels() -> "Iterable[NotificationChannelSpec]":  # type: ignore[empty-body]
+def register_notification_channels() -> "Iterable[specs.NotificationChannelSpec]":  # type: ignore[empty-body]
     """Contribute channels for notifications."""
 
 
 @hookspec
-def register_checks() -> "Iterable[CheckSpec]":  # type: ignore[empty-body]
+def register_checks() -> "Iterable[specs.CheckSpec]":  # type: ignore[empty-body]
     """Contribute checks before a start.
 
     ``waltap doctor`` prints them; a run with errors is refused.
@@ -159,7 +140,7 @@ def register_checks() -> "Iterable[CheckSpec]":  # type: ignore[empty-body]
 
 
 @hookspec
-def register_commands() -> "Iterable[CommandSpec]":  # type: ignore[empty-body]
+def register_commands() -> "Iterable[specs.CommandSpec]":  # type: ignore[empty-body]
     """Contribute sub-commands of the CLI."""
 
 
