@@ -25,7 +25,7 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.ports.sink.sink import Sink
 from waltap.ports.transforms.applied import transformed
-from waltap.ports.transforms.filter import FilterProperties, changes_filter
+from waltap.ports.transforms.filter import FilterProperties, TableFilter
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
@@ -261,7 +261,7 @@ def _by_the_decoder(parts: list[TransactionPart]) -> list[Batch]:
 
 
 def _by_a_transform(parts: list[TransactionPart]) -> list[Batch]:
-    left_out = changes_filter(FilterProperties.model_validate({"tables": r"public\.others"}))
+    left_out = TableFilter(FilterProperties.model_validate({"tables": r"public\.others"}))
     return [transformed(left_out, batch(*parts))]
 
 

@@ -128,7 +128,7 @@ def register_transforms() -> Iterable[TransformSpec]:
             name="filter",
             summary="Leaves changes out, by table, operation, or a function of one's own.",
             properties=lazy("waltap.ports.transforms.filter:FilterProperties"),
-            factory=lazy("waltap.ports.transforms.filter:changes_filter"),
+            factory=lazy("waltap.ports.transforms.filter:TableFilter"),
         ),
         TransformSpec(
             name="route",

@@ -56,9 +56,9 @@ from waltap_testing.simulation.clock import VirtualClock
 def test_the_list_of_commands_has_the_beginning_of_the_help_of_each():
     group: Any = get_command(application)
     context = group.make_context("waltap", ["plugins"])
-    for name, built_in in COMMANDS.items():
+    for name, (_, summary) in COMMANDS.items():
         help_text = group.get_command(context, name).help
-        assert built_in.summary == " ".join(help_text.partition("\n\n")[0].split())
+        assert summary == " ".join(help_text.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize(

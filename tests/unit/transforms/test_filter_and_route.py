@@ -26,7 +26,7 @@ from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms import SnapshotRows, rewrite_columns
-from waltap.ports.transforms.filter import FilterFailed, FilterProperties, changes_filter
+from waltap.ports.transforms.filter import FilterFailed, FilterProperties, TableFilter
 from waltap.ports.transforms.rewrite import RouteProperties, RowView, table_router
 
 A = table("a", "id int4 not null", "n numeric(6,2)", "v text", "ok bool")
@@ -46,7 +46,7 @@ def batch() -> Batch:
 
 
 def kept(**properties: str) -> list[str]:
-    out = changes_filter(FilterProperties.model_validate(properties))(batch())
+    out = TableFilter(FilterProperties.model_validate(properties))(batch())
     shape = {"skipped.operations": "none", "tombstones.on.delete": "false"}
     found = values(json_format(shape).render(out.parts, NOW))
     assert out.events == len(found) - sum(v["op"] == "t" for v in found) // 2
@@ -113,7 +113,7 @@ def test_predicate_that_raises_stops_with_its_name_and_without_the_row():
 @pytest.mark.parametrize("path", ["no_such_module_here:f", "json:no_such_name", "json:__name__"])
 def test_predicate_that_is_no_function_is_a_configuration_error(path):
     with pytest.raises(ConfigurationError, match="function"):
-        changes_filter(FilterProperties(function=path))
+        TableFilter(FilterProperties(function=path))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -163,81 +163,48 @@ def concealed(words: list[str]) -> list[str]:
     return found
 
 
-class BuiltIn(NamedTuple):
-    """A built-in command: its module in `waltap.cli`, and its summary."""
-
-    module: str
-    summary: str
-
-
 COMMANDS = {
-    "init": BuiltIn("commands.init", "Write a commented profile; asks for missing options."),
-    "doctor": BuiltIn("commands.inspection", "Run the checks of `waltap run`, and change nothing."),
-    "explain": BuiltIn(
-        "commands.inspection",
-        "Show every property of a profile: value, origin, meaning.",
-    ),
-    "plan": BuiltIn(
-        "commands.inspection",
-        "Show the objects and tables that a start would create and read.",
-    ),
-    "run": BuiltIn(
-        "commands.run", "Capture changes: snapshot first where the profile says so, then stream."
-    ),
-    "tail": BuiltIn(
-        "commands.special_runs",
-        "Stream all changes to the terminal through a temporary slot.",
-    ),
-    "record": BuiltIn(
-        "commands.special_runs",
+    "init": ("init", "Write a commented profile; asks for missing options."),
+    "doctor": ("inspection", "Run the checks of `waltap run`, and change nothing."),
+    "explain": ("inspection", "Show every property of a profile: value, origin, meaning."),
+    "plan": ("inspection", "Show the objects and tables that a start would create and read."),
+    "run": ("run", "Capture changes: snapshot first where the profile says so, then stream."),
+    "tail": ("special_runs", "Stream all changes to the terminal through a temporary slot."),
+    "record": (
+        "special_runs",
         "Record the stream of a database, from now on, for `waltap replay`.",
     ),
-    "replay": BuiltIn(
-        "commands.special_runs",
-        "Run a recording through decoder, transforms, format and sink.",
-    ),
-    "signal": BuiltIn(
-        "commands.signal",
-        "Send a signal to the running pipeline, on its machine and as its user.",
-    ),
-    "snapshot": BuiltIn(
-        "commands.signal",
+    "replay": ("special_runs", "Run a recording through decoder, transforms, format and sink."),
+    "signal": ("signal", "Send a signal to the running pipeline, on its machine and as its user."),
+    "snapshot": (
+        "signal",
         "Read tables again while the pipeline runs, on its machine and as its user.",
     ),
-    "tables": BuiltIn(
-        "commands.signal", "Add tables to a pipeline or remove them, also during a run."
-    ),
-    "status": BuiltIn(
-        "commands.status",
-        "Show a pipeline's process, stored offset, slot and lag.",
-    ),
-    "top": BuiltIn(
-        "commands.status", "Show the state of every pipeline of a folder, live; Ctrl-C ends it."
-    ),
-    "offsets": BuiltIn(
-        "commands.offsets",
+    "tables": ("signal", "Add tables to a pipeline or remove them, also during a run."),
+    "status": ("status", "Show a pipeline's process, stored offset, slot and lag."),
+    "top": ("status", "Show the state of every pipeline of a folder, live; Ctrl-C ends it."),
+    "offsets": (
+        "offsets",
         "Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
     ),
-    "slot": BuiltIn(
-        "commands.slot", "Show a pipeline's replication slot, list all slots, or drop one."
-    ),
-    "dead-letters": BuiltIn(
-        "commands.dead_letters",
+    "slot": ("slot", "Show a pipeline's replication slot, list all slots, or drop one."),
+    "dead-letters": (
+        "dead_letters",
         "Show events that could not be delivered; deliver them again, or drop them.",
     ),
-    "drop": BuiltIn(
-        "commands.slot",
+    "drop": (
+        "slot",
         "Remove a pipeline: the slot and publications that it made, and its stored state.",
     ),
-    "repair": BuiltIn(
-        "commands.special_runs",
+    "repair": (
+        "special_runs",
         "Close gaps: continue at a new slot, and read the tables of the gap again.",
     ),
-    "plugins": BuiltIn("commands.plugins", "List plugins, or make a new one."),
-    "docs": BuiltIn("commands.plugins", "Write the reference pages, or check them."),
+    "plugins": ("plugins", "List plugins, or make a new one."),
+    "docs": ("plugins", "Write the reference pages, or check them."),
 }
-"""Commands in the order of use; the module's function or application has the command's name. The summary
-is the beginning of its help, so that a list of commands imports none of them."""
+"""Commands in the order of use: module and summary. The module's function or application has the command's
+name; the summary is the beginning of its help, so that a list of commands imports none of them."""
 
 
 class LazyCommand(TyperCommand):
@@ -264,7 +231,7 @@ class CommandGroup(TyperGroup):
         plugin must not break the help.
         """
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name].module}")
+            module = importlib.import_module(f"waltap.cli.commands.{COMMANDS[cmd_name][0]}")
             target = getattr(module, cmd_name.replace("-", "_"))
             return _command(cmd_name, target, getattr(module, "epilog", None))
         spec = self._host.commands.get(cmd_name)
@@ -278,7 +245,7 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summaries of all commands, whole."""
         summaries = {name: spec.summary for name, spec in self._host.commands.items()}
-        summaries |= {name: built_in.summary for name, built_in in COMMANDS.items()}
+        summaries |= {name: summary for name, (_, summary) in COMMANDS.items()}
         rows = [(name, summaries[name]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -139,8 +139,8 @@ def write(
     from waltap.cli.reference.pages import pages
 
     stale = []
-    for page in pages(Host()):
-        path, text = folder / page.path, page.text()
+    for name, page in pages(Host()).items():
+        path, text = folder / name, page()
         try:
             if path.exists() and path.read_bytes() == text.encode():
                 continue

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.resources import files
 from typing import Any, Final, get_args
 
@@ -439,25 +439,15 @@ def _readable(pattern: str) -> Iterator[str]:
         yield f"{before}{word}{behind}"
 
 
-@dataclass(frozen=True, slots=True)
-class ReferencePage:
-    """Describe one reference page."""
-
-    # The path below ``docs/``.
-    path: str
-    # Generates the page.
-    text: Callable[[], str]
-
-
-def pages(host: Host) -> list[ReferencePage]:
-    """Return the pages for the plugins of ``host``."""
-    return [
-        ReferencePage("reference/properties.md", lambda: properties_page(host)),
-        ReferencePage("reference/debezium.md", lambda: debezium_page(host)),
-        ReferencePage("reference/errors.md", lambda: errors_page(host)),
-        ReferencePage("reference/hooks.md", hooks_page),
-        ReferencePage("reference/metrics.md", metrics_page),
-        ReferencePage("reference/cli.md", lambda: commands_page(host)),
-        ReferencePage("reference/decoders.md", lambda: decoders_page(host)),
-        ReferencePage("reference/types.md", lambda: types_page(host.types)),
-    ]
+def pages(host: Host) -> dict[str, Callable[[], str]]:
+    """Return the pages for the plugins of ``host`` by their paths below ``docs/``."""
+    return {
+        "reference/properties.md": lambda: properties_page(host),
+        "reference/debezium.md": lambda: debezium_page(host),
+        "reference/errors.md": lambda: errors_page(host),
+        "reference/hooks.md": hooks_page,
+        "reference/metrics.md": metrics_page,
+        "reference/cli.md": lambda: commands_page(host),
+        "reference/decoders.md": lambda: decoders_page(host),
+        "reference/types.md": lambda: types_page(host.types),
+    }

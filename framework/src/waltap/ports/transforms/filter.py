@@ -66,18 +66,14 @@ class FilterProperties(Properties):
         return self
 
 
-def changes_filter(properties: FilterProperties) -> Callable[[Batch], Batch]:
-    """Return the transform that drops changes.
+class TableFilter:
+    """The transform that drops changes.
 
-    Raises: ConfigurationError if the function cannot be imported.
+    It decides once for each table, and for rows only by a function.
     """
-    return _TableFilter(properties)
-
-
-class _TableFilter:
-    """Decide once for each table, and for rows only by a function."""
 
     def __init__(self, properties: FilterProperties) -> None:
+        """Raises: ConfigurationError if the function cannot be imported."""
         self._all_tables, self._matches = not properties.tables, _concerned(properties.tables)
         self._operations = frozenset(properties.operations or LETTERS)
         self._name = properties.function or ""

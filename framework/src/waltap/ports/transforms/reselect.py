@@ -6,7 +6,6 @@ stays. A table that needs the values at the time of the change must have REPLICA
 """
 
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -210,9 +209,11 @@ class ColumnReselector:
         names = [relation.columns[at].name for at in sorted(wanted.columns)]
         key_names = [relation.columns[at].name for at in table.key]
         width, found = len(table.key), dict[Tuple, Tuple]()
-        for keys in _cut(list(wanted.indexes)):
+        keys = list(wanted.indexes)
+        for at in range(0, len(keys), KEYS_PER_QUERY):
+            some = keys[at : at + KEYS_PER_QUERY]
             try:
-                rows = self._context.rows_now(relation, [*key_names, *names], key_names, keys)
+                rows = self._context.rows_now(relation, [*key_names, *names], key_names, some)
             except ConnectionLost:
                 raise  # a new connection may succeed, so this is no failure of the table
             except SourceError as error:
@@ -242,11 +243,6 @@ class ColumnReselector:
             raise ReselectFailed(problem, table=relation.name) from cause
         text = problem if cause is None else f"{problem}: {cause.problem}"
         log.warning(text, extra={"table": relation.name})
-
-
-def _cut(keys: Sequence[Tuple]) -> Iterator[Sequence[Tuple]]:
-    for at in range(0, len(keys), KEYS_PER_QUERY):
-        yield keys[at : at + KEYS_PER_QUERY]
 
 
 def _identifying(row: Tuple, key: tuple[int, ...]) -> Tuple | None:
