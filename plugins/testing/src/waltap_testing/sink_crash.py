@@ -125,8 +125,7 @@ def _delivery(
     rig: SinkRig, folder: Path, workload: ScriptedWorkload
 ) -> Callable[[CrashChild], None]:
     def act(child: CrashChild) -> None:
-        sink = rig.build(folder)
-        sink.open()
+        sink = rig.opened(folder)
         child.mark("open")
         for number, batch in enumerate(workload.batches(4, records=sink.capabilities.records)):
             sink.write(batch)

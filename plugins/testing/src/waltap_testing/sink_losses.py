@@ -169,8 +169,7 @@ class _History:
         sink.close()
         older = self.keep()
         self.put_back = empty if emptied else older
-        self.sink = rig.build(folder, has_offset=True)
-        self.sink.open()
+        self.sink = rig.opened(folder, has_offset=True)
         self._write(self.sink, 2, -1)
         self.stored_position = Positions.of(stored_position_of(self.sink))
 

@@ -89,6 +89,12 @@ class SinkRig:
             sink = self.spec.factory(self.properties, context)
         return sink
 
+    def opened(self, folder: Path, **options: Any) -> Sink:
+        """Return an open sink; the arguments are those of `build`."""
+        sink = self.build(folder, **options)
+        sink.open()
+        return sink
+
     def with_context(self, **changes: Any) -> "SinkRig":
         """Return the rig with other fields of the sink's context."""
         return replace(self, context=lambda given: replace(self.context(given), **changes))

@@ -109,8 +109,7 @@ class SnapshotsGoOn:
         workload = filled(5, 0, 4)
         batches = workload.snapshot(tables, 2, records=records)
         deliver(sink, batches[:delivered])
-        sink = rig.build(tmp_path, has_offset=True, snapshot=_progress(batches[:delivered]))
-        sink.open()
+        sink = rig.opened(tmp_path, has_offset=True, snapshot=_progress(batches[:delivered]))
         written(sink, _going_on(batches[delivered:]), each=True)
         stored = Positions.of(stored_position_of(sink))
         sink.close()
@@ -146,8 +145,7 @@ class SnapshotsGoOn:
         written(sink, batches[:2])
         if opened_again:
             sink.close()
-            sink = rig.build(tmp_path, has_offset=True, snapshot=_progress([]))
-            sink.open()
+            sink = rig.opened(tmp_path, has_offset=True, snapshot=_progress([]))
         written(sink, _going_on(batches), each=True)
         sink.close()
         assert_complete(rig, capable, workload)
@@ -177,8 +175,7 @@ class SnapshotsGoOn:
             sink.flush()
         if opened_again:
             sink.close()
-            sink = rig.build(tmp_path, has_offset=True, snapshot=_progress(begun))
-            sink.open()
+            sink = rig.opened(tmp_path, has_offset=True, snapshot=_progress(begun))
         _pieces(again)[0].restarts = True
         written(sink, _going_on(again), each=True)
         sink.close()
@@ -192,8 +189,7 @@ class AppliesChanges:
 
     def test_batches_that_come_in_stay_as_they_are(self, rig: SinkRig, tmp_path: Path) -> None:
         """The engine counts a batch after its write, and gives its parts to other sinks."""
-        sink = rig.build(tmp_path)
-        sink.open()
+        sink = rig.opened(tmp_path)
         for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
             before = _content(batch)
             sink.write(batch)
@@ -327,8 +323,7 @@ class RefusesSingleRecords:
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path, most: int
     ) -> None:
         rig, workload = tolerant
-        sink = rig.build(tmp_path)
-        sink.open()
+        sink = rig.opened(tmp_path)
         refused: list[int] = []
         for batch in workload.batches(most, records=sink.capabilities.records):
             refused += _written(sink, batch)
@@ -342,8 +337,7 @@ class RefusesSingleRecords:
     ) -> None:
         """A crash after a refusal loses no record: the batch comes again."""
         rig, workload = tolerant
-        sink = rig.build(tmp_path)
-        sink.open()
+        sink = rig.opened(tmp_path)
         once = sink.capabilities.exactly_once
         (batch,) = workload.batches(ALL_CHANGES, records=sink.capabilities.records)
         with pytest.raises(RecordsRefused):
@@ -412,8 +406,7 @@ class TakesRedeliveries:
         again.write(_dead_letter(again, held))
         again.flush()
         again.close()
-        last = rig.build(tmp_path, has_offset=True)
-        last.open()
+        last = rig.opened(tmp_path, has_offset=True)
         # A sink that keeps the identifiers of dead letters names it when it opens again.
         if isinstance(last, RedeliveryAwareSink):
             assert set(last.redelivered()) <= {LETTER}

@@ -186,8 +186,7 @@ class SinkSuite(
         assert_complete(rig, sink.capabilities, workload)
 
     def test_close_may_be_called_twice(self, rig: SinkRig, tmp_path: Path) -> None:
-        sink = rig.build(tmp_path)
-        sink.open()
+        sink = rig.opened(tmp_path)
         sink.close()
         sink.close()
 
@@ -206,8 +205,7 @@ class SinkSuite(
 
     def test_a_snapshot_is_followed_by_the_stream(self, rig: SinkRig, tmp_path: Path) -> None:
         """Changes of the stream follow the snapshot's closing, empty batch."""
-        workload, sink = filled(5, 5, 0), rig.build(tmp_path)
-        sink.open()
+        workload, sink = filled(5, 5, 0), rig.opened(tmp_path)
         snapshot = workload.snapshot([ITEMS, NOTES], records=sink.capabilities.records)
         written(sink, snapshot, each=True)
         workload.update(ITEMS, 1, "new")
@@ -252,8 +250,7 @@ class SinkSuite(
         workload.commit()
         deliver(sink, workload.batches(1_000, records=records))
         end = Position(workload.parts[-1].end_lsn)
-        sink = rig.build(tmp_path, has_offset=True)
-        sink.open()
+        sink = rig.opened(tmp_path, has_offset=True)
         written(sink, workload.snapshot([ITEMS, NOTES], 2, records=records), each=True)
         workload.update(ITEMS, 3, "streamed again")
         workload.commit()
@@ -269,8 +266,7 @@ class SinkSuite(
         records = sink.capabilities.records
         deliver(sink, workload.batches(1_000, records=records))
         workload.move_to_another_server()
-        sink = rig.build(tmp_path, has_offset=True)
-        sink.open()
+        sink = rig.opened(tmp_path, has_offset=True)
         first, *others = workload.snapshot([ITEMS, NOTES], 2, records=records)
         written(sink, [first])
         assert not Positions.of(stored_position_of(sink)), "it is the position of the other server"
@@ -486,8 +482,7 @@ class SinkSuite(
     ) -> None:
         """A batch that was written but not flushed is written again."""
         workload = mixed(truncate=False)
-        sink = rig.build(tmp_path)
-        sink.open()
+        sink = rig.opened(tmp_path)
         for batch in workload.batches(4, records=sink.capabilities.records):
             sink.write(batch)
         sink.close()
@@ -552,8 +547,7 @@ class SinkSuite(
         capabilities = rig.build(tmp_path).capabilities
 
         def act(child: CrashChild) -> None:
-            sink = rig.build(tmp_path)
-            sink.open()
+            sink = rig.opened(tmp_path)
             batches = list(workload.batches(4, records=capabilities.records))
             write_and_report(sink, batches[0], child)
             with rig.outage() if rig.outage is not None else full_disk():
@@ -602,8 +596,7 @@ class SinkSuite(
         capabilities = rig.build(tmp_path).capabilities
 
         def act(child: CrashChild) -> None:
-            sink = rig.build(tmp_path)
-            sink.open()
+            sink = rig.opened(tmp_path)
             batches = list(workload.batches(4, records=capabilities.records))
             write_and_report(sink, batches[0], child)
             with rig.outage() if rig.outage is not None else failing_sync():

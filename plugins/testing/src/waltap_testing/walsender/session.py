@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from waltap_testing.walsender import wire
+from waltap_testing.walsender import script, wire
 from waltap_testing.walsender.answers import (
     Answer,
     AnswerBook,
@@ -22,21 +22,7 @@ from waltap_testing.walsender.answers import (
     ReceivedQuery,
     RowsAnswer,
 )
-from waltap_testing.walsender.script import (
-    AwaitConfirmed,
-    AwaitFeedback,
-    CopyDone,
-    CutConnection,
-    PauseSeconds,
-    SendHalf,
-    SendKeepalive,
-    SendPieces,
-    SendRaw,
-    ServerError,
-    Step,
-    StreamScript,
-    XLogData,
-)
+from waltap_testing.walsender.script import ServerError, StreamScript
 
 # The server speaks protocol 3.0 and negotiates newer minor versions down to it.
 SPOKEN_MINOR = 0
@@ -294,19 +280,19 @@ class ClientSession:
     # --- replication ---
 
     def _replicate(self, command: str) -> None:
-        script = self._next_script()
-        if script is None:
+        stream = self._next_script()
+        if stream is None:
             error = ServerError("55000", "the scripted server has no further script")
             self._send(error.encoded() + wire.ready("I"))
             return
-        if not re.search(script.matches, command):
-            text = f"the script expects {script.matches!r}, the client asked: {command}"
+        if not re.search(stream.matches, command):
+            text = f"the script expects {stream.matches!r}, the client asked: {command}"
             self._fail(text)
             self._send(ServerError("22023", text).encoded() + wire.ready("I"))
             return
         self._done = False
         self._send(wire.message(b"W", struct.pack("!bh", 0, 0)))  # CopyBothResponse
-        for step in script.steps:
+        for step in stream.steps:
             if self._done:
                 break
             if not self._play(step):
@@ -315,13 +301,13 @@ class ClientSession:
         farewell = wire.message(b"c") + wire.command_complete("COPY 0")
         self._send(farewell + wire.command_complete("START_REPLICATION") + wire.ready("I"))
 
-    def _play(self, step: Step) -> bool:
+    def _play(self, step: script.Step) -> bool:
         """Play one step; return False if it ended the stream."""
         match step:
-            case XLogData() | SendKeepalive() | SendRaw():
+            case script.XLogData() | script.SendKeepalive() | script.SendRaw():
                 self._heard = len(self.feedback)
                 self._send(step.encoded())
-            case SendPieces(of, sizes, gap):
+            case script.SendPieces(of, sizes, gap):
                 self._heard = len(self.feedback)
                 data = of.encoded()
                 for size in sizes:
@@ -329,17 +315,17 @@ class ClientSession:
                     data = data[size:]
                     self._wait(lambda: self._done, gap)
                 self._send(data)
-            case SendHalf(of, keep):
+            case script.SendHalf(of, keep):
                 self._send(of.encoded()[:keep])
-            case PauseSeconds(seconds):
+            case script.PauseSeconds(seconds):
                 self._wait(lambda: self._done, seconds)
-            case AwaitConfirmed(lsn, within):
+            case script.AwaitConfirmed(lsn, within):
                 self._expect(
                     lambda: any(update.flushed >= lsn for update in self.feedback),
                     within,
                     f"LSN {lsn:#x} was never confirmed",
                 )
-            case AwaitFeedback(count, within):
+            case script.AwaitFeedback(count, within):
                 self._heard += count
                 self._expect(
                     lambda: len(self.feedback) >= self._heard,
@@ -352,13 +338,13 @@ class ClientSession:
                     raise _ConversationEnded
                 self._send(wire.ready("I"))
                 return False
-            case CopyDone():
+            case script.CopyDone():
                 self._send(wire.message(b"c"))
                 self._wait(lambda: self._done, None)
                 self._send(wire.command_complete("COPY 0"))
                 self._send(wire.command_complete("START_REPLICATION") + wire.ready("I"))
                 return False
-            case CutConnection(reset):
+            case script.CutConnection(reset):
                 if reset:
                     self.drop(reset=True)
                 raise _ConversationEnded
