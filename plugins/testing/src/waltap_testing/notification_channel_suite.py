@@ -55,8 +55,7 @@ class NotificationChannelRig:
     leaves_out: frozenset[str] = frozenset()
 
     def build(self) -> NotificationChannel:
-        channel: NotificationChannel = self.spec.factory(self.properties)
-        return channel
+        return self.spec.factory(self.properties)
 
 
 class NotificationChannelSuite(RigSuite):

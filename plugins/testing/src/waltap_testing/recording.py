@@ -111,44 +111,34 @@ def load_recordings(path: Path) -> list[FrameRecording]:
 
     Raises: ValueError with the number of the invalid line.
     """
-    found: list[FrameRecording] = []
-    head: dict[str, Any] = {}
-    frames: list[Frame] = []
-    means: list[list[Neutral] | None] = []
-
-    def finish() -> None:
-        if head:
-            written = any(item is not None for item in means)
-            found.append(
-                FrameRecording(
-                    name=head["recording"],
-                    frames=tuple(frames),
-                    means=tuple(item or [] for item in means) if written else None,
-                    options=head.get("options", {}),
-                    version_num=head.get("version_num", 0),
-                )
-            )
-        elif frames:
-            raise ValueError("a frame before any line that names a recording")
-        frames.clear()
-        means.clear()
-
+    # The line with the name, and the frames with their meanings behind it.
+    found: list[tuple[dict[str, Any], list[tuple[Frame, list[Neutral] | None]]]] = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         try:
             item = json.loads(line)
             if "recording" in item:
-                finish()
-                head = item
+                found.append((item, []))
+            elif not found:
+                raise ValueError("a frame before any line that names a recording")  # noqa: TRY301
             else:
                 payload = item["text"].encode() if "text" in item else bytes.fromhex(item["hex"])
-                frames.append((parse_lsn(item["lsn"]), payload))
-                means.append(item.get("means"))
+                found[-1][1].append(((parse_lsn(item["lsn"]), payload), item.get("means")))
         except (ValueError, KeyError, TypeError) as cause:
             raise ValueError(
                 f"{path.name}, line {number}: not a line of a recording: {cause}"
             ) from cause
-    finish()
-    return found
+    return [
+        FrameRecording(
+            name=head["recording"],
+            frames=tuple(frame for frame, _ in frames),
+            means=tuple(means or [] for _, means in frames)
+            if any(means is not None for _, means in frames)
+            else None,
+            options=head.get("options", {}),
+            version_num=head.get("version_num", 0),
+        )
+        for head, frames in found
+    ]
 
 
 def save_recordings(path: Path, recordings: Iterable[FrameRecording]) -> None:

@@ -44,8 +44,7 @@ class SignalChannelRig:
     spoil: Callable[[], None] | None = None
 
     def build(self) -> SignalChannel:
-        channel: SignalChannel = self.spec.factory(self.properties)
-        return channel
+        return self.spec.factory(self.properties)
 
 
 class SignalChannelSuite(RigSuite):

@@ -65,17 +65,13 @@ class IncrementalState(msgspec.Struct):
 
     def advance_to(self, last_key: Key | None) -> None:
         """Record that the head's rows up to ``last_key`` were delivered."""
-        self._keep(msgspec.structs.replace(self.head, last_key=last_key))
+        self._update_head(last_key=last_key)
 
     def bounded(
         self, maximum: Key, order: Sequence[int] = (), *, oid: int = 0, columns: Sequence[str] = ()
     ) -> None:
         """Record the greatest key of the head, its columns, and the order of rows."""
-        self._keep(
-            msgspec.structs.replace(
-                self.head, maximum=maximum, order=list(order), oid=oid, columns=list(columns)
-            )
-        )
+        self._update_head(maximum=maximum, order=list(order), oid=oid, columns=list(columns))
 
     @property
     def unbegun(self) -> list[SnapshotRequest]:
@@ -123,7 +119,7 @@ class IncrementalState(msgspec.Struct):
         """
         done, rest = self.queue[0], self.queue[1:]
         if waits and done.name not in {request.name for request in rest}:
-            self._keep(msgspec.structs.replace(self.head, end_reported=True))
+            self._update_head(end_reported=True)
             self.awaiting_stream = [*self.awaiting_stream, done]
         else:
             self.forget_head()
@@ -161,7 +157,8 @@ class IncrementalState(msgspec.Struct):
         self.chunks = {**self.chunks, name: advanced}
         return moved
 
-    def _keep(self, chunk: ChunkState) -> None:
+    def _update_head(self, **changes: object) -> None:
+        chunk = msgspec.structs.replace(self.head, **changes)
         self.chunks = {**self.chunks, self.queue[0].name: chunk}
 
 
