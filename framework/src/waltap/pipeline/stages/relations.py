@@ -67,7 +67,7 @@ class DescribedRelations:
         self._pipeline, self._host, self.capture, self.types = pipeline, host, capture, types
         self._forget_in_branches, self._memory = forget_in_branches, memory
         self._bare_masks_fail = not debezium and capture.properties.unmatched_masks == "fail"
-        memory.validate = self._keep_masks
+        memory.validate_with(self._keep_masks)
         keyless = "a key that no row has" if debezium else "no key and no tombstone"
         self._keyless = f"deletes have {keyless}, and changes of the key are not seen"
         self.connector: Connector | None = None

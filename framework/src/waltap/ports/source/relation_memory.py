@@ -47,8 +47,11 @@ class RelationMemory:
         # Relations that the stream showed under a name that is not captured, since.
         self._hidden: set[int] = set()
         self._written = 0
-        # Compares descriptions; the engine sets it.
         self.validate: Callable[[Relation, Relation], None] | None = None
+
+    def validate_with(self, validate: "Callable[[Relation, Relation], None]") -> None:
+        """Compare descriptions by ``validate`` from now on."""
+        self.validate = validate
 
     def open(self, database: str) -> None:
         """Load the relations of ``database`` and drop relations of another one.
