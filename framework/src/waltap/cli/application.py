@@ -164,44 +164,62 @@ def concealed(words: list[str]) -> list[str]:
 
 
 COMMANDS = {
-    "init": ("init", "Write a commented profile; asks for missing options."),
-    "doctor": ("inspection", "Run the checks of `waltap run`, and change nothing."),
-    "explain": ("inspection", "Show every property of a profile: value, origin, meaning."),
-    "plan": ("inspection", "Show the objects and tables that a start would create and read."),
-    "run": ("run", "Capture changes: snapshot first where the profile says so, then stream."),
-    "tail": ("special_runs", "Stream all changes to the terminal through a temporary slot."),
+    "init": ("commands.init", "Write a commented profile; asks for missing options."),
+    "doctor": ("commands.inspection", "Run the checks of `waltap run`, and change nothing."),
+    "explain": ("commands.inspection", "Show every property of a profile: value, origin, meaning."),
+    "plan": (
+        "commands.inspection",
+        "Show the objects and tables that a start would create and read.",
+    ),
+    "run": (
+        "commands.run",
+        "Capture changes: snapshot first where the profile says so, then stream.",
+    ),
+    "tail": (
+        "commands.special_runs",
+        "Stream all changes to the terminal through a temporary slot.",
+    ),
     "record": (
-        "special_runs",
+        "commands.special_runs",
         "Record the stream of a database, from now on, for `waltap replay`.",
     ),
-    "replay": ("special_runs", "Run a recording through decoder, transforms, format and sink."),
-    "signal": ("signal", "Send a signal to the running pipeline, on its machine and as its user."),
+    "replay": (
+        "commands.special_runs",
+        "Run a recording through decoder, transforms, format and sink.",
+    ),
+    "signal": (
+        "commands.signal",
+        "Send a signal to the running pipeline, on its machine and as its user.",
+    ),
     "snapshot": (
-        "signal",
+        "commands.signal",
         "Read tables again while the pipeline runs, on its machine and as its user.",
     ),
-    "tables": ("signal", "Add tables to a pipeline or remove them, also during a run."),
-    "status": ("status", "Show a pipeline's process, stored offset, slot and lag."),
-    "top": ("status", "Show the state of every pipeline of a folder, live; Ctrl-C ends it."),
+    "tables": ("commands.signal", "Add tables to a pipeline or remove them, also during a run."),
+    "status": ("commands.status", "Show a pipeline's process, stored offset, slot and lag."),
+    "top": (
+        "commands.status",
+        "Show the state of every pipeline of a folder, live; Ctrl-C ends it.",
+    ),
     "offsets": (
-        "offsets",
+        "commands.offsets",
         "Show, move or forget the stored position of a pipeline; take it from Debezium, or give it back.",
     ),
-    "slot": ("slot", "Show a pipeline's replication slot, list all slots, or drop one."),
+    "slot": ("commands.slot", "Show a pipeline's replication slot, list all slots, or drop one."),
     "dead-letters": (
-        "dead_letters",
+        "commands.dead_letters",
         "Show events that could not be delivered; deliver them again, or drop them.",
     ),
     "drop": (
-        "slot",
+        "commands.slot",
         "Remove a pipeline: the slot and publications that it made, and its stored state.",
     ),
     "repair": (
-        "special_runs",
+        "commands.special_runs",
         "Close gaps: continue at a new slot, and read the tables of the gap again.",
     ),
-    "plugins": ("plugins", "List plugins, or make a new one."),
-    "docs": ("plugins", "Write the reference pages, or check them."),
+    "plugins": ("commands.plugins", "List plugins, or make a new one."),
+    "docs": ("commands.plugins", "Write the reference pages, or check them."),
 }
 """Commands in the order of use: module and summary. The module's function or application has the command's
 name; the summary is the beginning of its help, so that a list of commands imports none of them."""
@@ -231,7 +249,7 @@ class CommandGroup(TyperGroup):
         plugin must not break the help.
         """
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"waltap.cli.commands.{COMMANDS[cmd_name][0]}")
+            module = importlib.import_module(f"waltap.cli.{COMMANDS[cmd_name][0]}")
             target = getattr(module, cmd_name.replace("-", "_"))
             return _command(cmd_name, target, getattr(module, "epilog", None))
         spec = self._host.commands.get(cmd_name)
