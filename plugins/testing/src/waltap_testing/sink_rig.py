@@ -90,7 +90,7 @@ class SinkRig:
         return sink
 
     def opened(self, folder: Path, **options: Any) -> Sink:
-        """Return an open sink; the arguments are those of `build`."""
+        """Return an open sink; the arguments are as for `build`."""
         sink = self.build(folder, **options)
         sink.open()
         return sink
