@@ -42,31 +42,8 @@ from waltap.base.text import in_brief, nearest
 from waltap.errors import PluginError, SystemRefused, WaltapError
 from waltap.plugins import hookspecs
 from waltap.plugins.guard import Accept, Pending, calling, guard
-from waltap.ports.specs import (
-    KIND_OF,
-    KINDS,
-    CheckSpec,
-    ColumnConverterSpec,
-    CommandSpec,
-    ConnectorSpec,
-    DecoderSpec,
-    FormatSpec,
-    LazyReference,
-    NotificationChannelSpec,
-    OffsetStoreSpec,
-    PredicateSpec,
-    ReplicaIdentitySpec,
-    SignalActionSpec,
-    SignalChannelSpec,
-    SinkSpec,
-    SnapshotterSpec,
-    Spec,
-    SpecKind,
-    TableFormatSpec,
-    TopicNamingSpec,
-    TransformSpec,
-    TypeSpec,
-)
+from waltap.ports import specs
+from waltap.ports.specs import KIND_OF, KINDS, LazyReference, Spec, SpecKind, TypeSpec
 
 
 class _PluginManager(pluggy.PluginManager):
@@ -213,23 +190,23 @@ class Host:
     # --- what there is ---------------------------------------------------------------------------
 
     # The contributions of each kind by name.
-    connectors = _Contributions(ConnectorSpec)
-    decoders = _Contributions(DecoderSpec)
-    replica_identities = _Contributions(ReplicaIdentitySpec)
-    snapshotters = _Contributions(SnapshotterSpec)
-    formats = _Contributions(FormatSpec)
-    transforms = _Contributions(TransformSpec)
-    predicates = _Contributions(PredicateSpec)
-    converters = _Contributions(ColumnConverterSpec)
-    topic_naming = _Contributions(TopicNamingSpec)
-    sinks = _Contributions(SinkSpec)
-    table_formats = _Contributions(TableFormatSpec)
-    offset_stores = _Contributions(OffsetStoreSpec)
-    signal_actions = _Contributions(SignalActionSpec)
-    signal_channels = _Contributions(SignalChannelSpec)
-    notification_channels = _Contributions(NotificationChannelSpec)
-    checks = _Contributions(CheckSpec)
-    commands = _Contributions(CommandSpec)
+    connectors = _Contributions(specs.ConnectorSpec)
+    decoders = _Contributions(specs.DecoderSpec)
+    replica_identities = _Contributions(specs.ReplicaIdentitySpec)
+    snapshotters = _Contributions(specs.SnapshotterSpec)
+    formats = _Contributions(specs.FormatSpec)
+    transforms = _Contributions(specs.TransformSpec)
+    predicates = _Contributions(specs.PredicateSpec)
+    converters = _Contributions(specs.ColumnConverterSpec)
+    topic_naming = _Contributions(specs.TopicNamingSpec)
+    sinks = _Contributions(specs.SinkSpec)
+    table_formats = _Contributions(specs.TableFormatSpec)
+    offset_stores = _Contributions(specs.OffsetStoreSpec)
+    signal_actions = _Contributions(specs.SignalActionSpec)
+    signal_channels = _Contributions(specs.SignalChannelSpec)
+    notification_channels = _Contributions(specs.NotificationChannelSpec)
+    checks = _Contributions(specs.CheckSpec)
+    commands = _Contributions(specs.CommandSpec)
 
     @property
     def types(self) -> tuple[TypeSpec, ...]:
@@ -622,8 +599,8 @@ class Host:
             if plugin.health is PluginHealth.OK:
                 found[plugin.identifier] = (plugin, [])
         # pluggy asks the plugin registered last first
-        for specs in reversed(caller()):
-            for spec in specs:
+        for given in reversed(caller()):
+            for spec in given:
                 plugin, _ = self._owners[id(spec)]
                 found.setdefault(plugin.identifier, (plugin, []))[1].append(spec)
         return list(found.values())

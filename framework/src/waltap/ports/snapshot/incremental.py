@@ -253,7 +253,6 @@ class IncrementalSnapshots:
         self._chunk_end: list[str | None] | None = None
         self._chunk_relation: Relation | None = None
         self._keeps_name: Callable[[], bool] | None = None
-        self._signal_relations: dict[Relation, bool] = {}
 
     @property
     def stored(self) -> dict[str, object]:
@@ -395,11 +394,7 @@ class IncrementalSnapshots:
         return isinstance(change, Insert | Delete) and self._is_signal_table(change.relation)
 
     def _is_signal_table(self, relation: Relation) -> bool:
-        known = self._signal_relations.get(relation)
-        if known is None:
-            known = (relation.schema, relation.table) == self._signal_table
-            self._signal_relations[relation] = known
-        return known
+        return (relation.schema, relation.table) == self._signal_table
 
     def _part(self, part: TransactionPart, now: int) -> list[TransactionPart | SnapshotRows]:
         """Return ``part`` with chunks in it."""
