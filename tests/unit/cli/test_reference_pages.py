@@ -29,11 +29,8 @@ def test_make_docs_writes_what_is_ours_whatever_else_is_installed():
 
 
 def test_every_page_is_current():
-    old = [
-        page.path
-        for page in pages(HOST)
-        if (DOCS / page.path).read_text(encoding="utf-8") != page.text()
-    ]
+    texts = {path: page() for path, page in pages(HOST).items()}
+    old = [p for p, text in texts.items() if (DOCS / p).read_text(encoding="utf-8") != text]
     assert not old, "run `make docs`"
 
 
