@@ -10,7 +10,7 @@ from waltap.changes.decode.message import Insert
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap.pipeline.api.batches import BatchLedger
+from waltap.pipeline.api.batches import BatchStreamSink
 from waltap.pipeline.runtime.run_state import IdleDetector
 from waltap.pipeline.stages.partition_reader import PartBatcher, PartitionMerge, batches, cut
 
@@ -248,13 +248,13 @@ def test_all_comes_out_in_the_order_of_commits(found):
 
 def test_those_before_one_that_is_done_with_by_itself_are_meant_too():
     """A commit may come in a read of its own: a batch without changes, which nobody has to acknowledge."""
-    ledger = BatchLedger(10)
-    ledger.enter(1)
-    ledger.enter(2)
-    last = ledger.enter(3)
-    later = ledger.enter(4)
-    ledger.acknowledge(last, earlier=False)
-    assert ledger.acknowledged == 0
-    ledger.acknowledge(last, earlier=True)
-    assert ledger.acknowledged == 3
+    sink = BatchStreamSink(records=True, each=False, most=10)
+    sink.enter(1)
+    sink.enter(2)
+    last = sink.enter(3)
+    later = sink.enter(4)
+    sink.acknowledge(last, earlier=False)
+    assert sink.acknowledged() == 0
+    sink.acknowledge(last, earlier=True)
+    assert sink.acknowledged() == 3
     assert not later.given

@@ -374,7 +374,7 @@ def test_a_commit_that_comes_behind_its_change_holds_nothing_up():
         piece = msgspec.structs.replace(part, changes=changes)
         batch = Batch(parts=[piece], position=Position(number), events=len(changes), number=number)
         sink.write(batch)
-        given.append(sink.ledger.get())
+        given.append(sink.get())
     assert sink.acknowledged() == 0
     given[0].ack()
     assert sink.acknowledged() == 2

@@ -15,7 +15,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import msgspec
@@ -51,46 +53,80 @@ class StreamedBatch(Batch, kw_only=True):
         With ``earlier``, all earlier batches too. The position moves with the next flush after every
         earlier batch is acknowledged. A second call does nothing. Raises: AcknowledgedTooLate.
         """
-        self.receipt.give(earlier=earlier)
+        self.receipt.sink.acknowledge(self.receipt, earlier=earlier)
 
     @property
     def acknowledged(self) -> bool:
         return self.receipt.given
 
 
+@dataclass(slots=True, eq=False)
 class BatchReceipt:
     """Record whether one batch was acknowledged."""
 
-    __slots__ = ("_ledger", "given", "number")
-
-    def __init__(self, ledger: "BatchLedger", number: int) -> None:
-        self._ledger, self.number, self.given = ledger, number, False
-
-    def give(self, *, earlier: bool = False) -> None:
-        """Acknowledge the batch. Raises: AcknowledgedTooLate."""
-        self._ledger.acknowledge(self, earlier=earlier)
+    sink: "BatchStreamSink"
+    number: int
+    given: bool = False
 
 
-class BatchLedger:
-    """Pass batches to the loop in order, and keep their acknowledgements.
+class BatchStreamSink(Sink):
+    """Pass batches to the loop in order, and promise the acknowledged ones.
 
-    ``lingers``: a clean end waits until all are acknowledged, and the loop ends before.
+    ``each``: the loop finishes a batch before the next is received. ``lingers``: a clean end waits until
+    all are acknowledged, and the loop ends before.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, *, records: bool, each: bool, most: int) -> None:
         """Let at most ``most`` batches wait."""
-        self._most, self._waiting = most, deque[BatchReceipt]()
+        self.capabilities = SinkCapabilities(records=records)
+        self._each, self._most, self._waiting = each, most, deque[BatchReceipt]()
         self._changed = threading.Condition()
         self._next: StreamedBatch | None = None
         self._acknowledged, self._warned = 0, False
         self._failure: BaseException | None = None
         self.closed = self.lingers = self._ending = False
 
-    @property
+    # --- the engine's -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Keep nothing here."""
+
+    def write(self, batch: Batch) -> None:
+        self._wait_for_room()
+        receipt = self.enter(batch.number)
+        if self.closed:  # the run is at its end; the batch comes again
+            return
+        if not batch.parts or (not self._each and _empty(batch)):
+            with suppress(AcknowledgedTooLate):
+                self.acknowledge(receipt)
+        if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
+            return
+        self._put(StreamedBatch(**msgspec.structs.asdict(batch), receipt=receipt))
+        if self._each:
+            with self._changed:
+                self._changed.wait_for(lambda: receipt.given or self.closed)
+
+    def flush(self) -> None:
+        """Make nothing durable here: see `acknowledged`."""
+
     def acknowledged(self) -> int:
         """Return the last number up to which all batches are acknowledged."""
         with self._changed:
             return self._acknowledged
+
+    def drain(self) -> None:
+        """Wait for all acknowledgements, or the stream's end, if it lingers."""
+        with self._changed:
+            if self.lingers:
+                self._ending = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._waiting or self.closed)
+
+    def close(self) -> None:
+        """Release nothing.
+
+        The engine may open the sink again, and given batches may still be acknowledged.
+        """
 
     def enter(self, number: int) -> BatchReceipt:
         with self._changed:
@@ -98,14 +134,16 @@ class BatchLedger:
             self._waiting.append(receipt)
             return receipt
 
-    def put(self, batch: "StreamedBatch") -> None:
+    def _put(self, batch: StreamedBatch) -> None:
         """Pass a batch to the loop when it has taken the one before; none after the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is None or self.closed)
             self._next = None if self.closed else batch
             self._changed.notify_all()
 
-    def get(self) -> "StreamedBatch | None":
+    # --- the loop's -------------------------------------------------------------------------------
+
+    def get(self) -> StreamedBatch | None:
         """Wait for the next batch, None at the end of the run."""
         with self._changed:
             self._changed.wait_for(lambda: self._next or self._ending or self.closed)
@@ -113,7 +151,7 @@ class BatchLedger:
             self._changed.notify_all()
             return batch
 
-    def acknowledge(self, receipt: BatchReceipt, *, earlier: bool) -> None:
+    def acknowledge(self, receipt: BatchReceipt, *, earlier: bool = False) -> None:
         """Acknowledge a batch. Raises: AcknowledgedTooLate."""
         with self._changed:
             meant = [receipt]
@@ -130,79 +168,20 @@ class BatchLedger:
                 self._acknowledged = self._waiting.popleft().number
             self._changed.notify_all()
 
-    def wait_for(self, receipt: BatchReceipt) -> None:
-        """Wait until the batch is acknowledged, or the stream is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: receipt.given or self.closed)
-
-    def wait_for_room(self) -> None:
+    def _wait_for_room(self) -> None:
         """Wait until another batch may be given, or the stream is closed."""
         with self._changed:
             if len(self._waiting) >= self._most and not self._warned:
                 self._warned = True
-                log.warning(
-                    "%d batches are not acknowledged: the next waits for one",
-                    self._most,
-                )
+                text = "%d batches are not acknowledged: the next waits for one"
+                log.warning(text, self._most)
             self._changed.wait_for(lambda: len(self._waiting) < self._most or self.closed)
 
-    def drain(self) -> None:
-        """Wait for all acknowledgements, or the stream's close, if it lingers."""
-        with self._changed:
-            if self.lingers:
-                self._ending = True
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: not self._waiting or self.closed)
-
-    def close(self, failure: BaseException | None = None) -> None:
+    def end(self, failure: BaseException | None = None) -> None:
         """End all waits; other acknowledgements are refused from now on."""
         with self._changed:
             self.closed, self._failure = True, self._failure or failure
             self._changed.notify_all()
-
-
-class BatchStreamSink(Sink):
-    """Give each batch to the loop, and promise the acknowledged ones.
-
-    ``each``: the loop finishes a batch before the next is received.
-    """
-
-    def __init__(self, *, records: bool, each: bool, most: int) -> None:
-        self.capabilities = SinkCapabilities(records=records)
-        self.ledger = BatchLedger(most)
-        self._each = each
-
-    def open(self) -> None:
-        """Keep nothing here."""
-
-    def write(self, batch: Batch) -> None:
-        self.ledger.wait_for_room()
-        receipt = self.ledger.enter(batch.number)
-        if self.ledger.closed:  # the run is at its end; the batch comes again
-            return
-        if not batch.parts or (not self._each and _empty(batch)):
-            with suppress(AcknowledgedTooLate):
-                receipt.give()
-        if not batch.parts:  # the end of a snapshot, a notification: nothing for the loop
-            return
-        self.ledger.put(StreamedBatch(**msgspec.structs.asdict(batch), receipt=receipt))
-        if self._each:
-            self.ledger.wait_for(receipt)
-
-    def flush(self) -> None:
-        """Make nothing durable here: see `acknowledged`."""
-
-    def acknowledged(self) -> int:
-        return self.ledger.acknowledged
-
-    def drain(self) -> None:
-        self.ledger.drain()
-
-    def close(self) -> None:
-        """Release nothing.
-
-        The engine may open the sink again, and given batches may still be acknowledged.
-        """
 
 
 def _empty(batch: Batch) -> bool:
@@ -215,14 +194,6 @@ def _empty(batch: Batch) -> bool:
     return ends and not (batch.events or batch.records)
 
 
-class _LoopPlugin:
-    """Register the sink of one loop on the loop's own host."""
-
-    def __init__(self, sink: BatchStreamSink) -> None:
-        spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
-        self.register_sinks = hookimpl(lambda: [spec])
-
-
 class _LoopPipeline(Pipeline):
     """Run a pipeline whose end ends the waits of its loop."""
 
@@ -232,22 +203,23 @@ class _LoopPipeline(Pipeline):
         sink: BatchStreamSink,
         overrides: Mapping[str, str] | None,
     ) -> None:
-        plugins = (_LoopPlugin(sink),)
-        super().__init__(profile, sink=NAME, overrides=overrides, plugins=plugins)
-        self.ledger = sink.ledger
+        spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
+        plugin = SimpleNamespace(register_sinks=hookimpl(lambda: [spec]))
+        super().__init__(profile, sink=NAME, overrides=overrides, plugins=(plugin,))
+        self.sink = sink
 
     def _observed(self, engine: Engine) -> None:
         try:
             super()._observed(engine)
         except BaseException as error:
-            self.ledger.close(error)
+            self.sink.end(error)
             raise
-        self.ledger.close()
+        self.sink.end()
 
 
 def _end(pipeline: _LoopPipeline) -> BaseException | None:
     """End the run after a flush of all acknowledgements; return its failure."""
-    pipeline.ledger.close()
+    pipeline.sink.end()
     try:
         pipeline.stop()
     except BaseException as error:  # noqa: BLE001 - raised again in the loop, which may be gone
@@ -264,7 +236,7 @@ class BatchStream(Iterator[StreamedBatch]):
 
     def __init__(self, pipeline: _LoopPipeline, limits: Limits | None, *, auto: bool) -> None:
         self._pipeline, self._limits, self._auto = pipeline, limits, auto
-        self._ledger = pipeline.ledger
+        self._sink = pipeline.sink
         self._given: StreamedBatch | None = None
         self._finished = False
         self._end: Callable[[], BaseException | None] | None = None
@@ -283,17 +255,17 @@ class BatchStream(Iterator[StreamedBatch]):
         if self._auto and self._given is not None:
             with suppress(AcknowledgedTooLate):  # what ended the run is raised below
                 self._given.ack()
-        self._given = self._ledger.get()
+        self._given = self._sink.get()
         if self._given is None:
             self._finished = True
-            if self._ledger.closed:  # else its last batches may still be acknowledged
+            if self._sink.closed:  # else its last batches may still be acknowledged
                 self.close()
                 self._raise_failure()
             raise StopIteration
         return self._given
 
     def __enter__(self) -> Self:
-        self._ledger.lingers = True
+        self._sink.lingers = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_details: object) -> None:
