@@ -51,7 +51,7 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = ControlServer(self.give, lambda: STATUS, lambda: "made-1", self.redeliveries.put)
+        control = ControlServer(self.give, self.redeliveries.put, lambda: STATUS, lambda: "made-1")
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 

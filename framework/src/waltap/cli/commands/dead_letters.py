@@ -195,8 +195,7 @@ def _redelivered(
             those = [known[each.id] for each in entries if each.id in known]
             store = stages.dead_letters.store
             redelivery = Redelivery(store, stages.branches, stages.store, SystemClock())
-            for found in redelivery.run(those, again=again, re_render=re_render):
-                yield found.dead_letter.id, "" if found.error is None else found.error.problem
+            yield from redelivery.run(those, again=again, re_render=re_render)
     except PipelineRunning:
         request = RedeliveryRequest(
             ids=tuple(each.id for each in entries),

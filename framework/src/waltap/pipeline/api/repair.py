@@ -9,7 +9,6 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from waltap.changes.transactions.transaction import Notification
 from waltap.config.profile import Profile
@@ -47,17 +46,6 @@ PATIENCE_S = 10.0
 RepairIncomplete = OffsetError.define("RepairIncomplete", "WT-6402")
 
 
-@dataclass(slots=True)
-class _SnapshotObserver:
-    """Collect the notifications of the snapshot with one identifier."""
-
-    identifier: str = ""
-    rows: dict[str, int] = field(default_factory=dict)
-    equal: set[str] = field(default_factory=set)
-    failed: dict[str, str] = field(default_factory=dict)
-    is_finished: bool = False
-
-
 class GapRepair:
     """Repair the open gaps of a stopped pipeline.
 
@@ -68,7 +56,11 @@ class GapRepair:
         self.engine, self._host = Engine(profile, host, repairs=True), host
         self._patience_s = patience_s
         self._state_dir = profile.engine.state_dir / profile.name
-        self._observed, self._ended = _SnapshotObserver(), threading.Event()
+        self._ended = threading.Event()
+        # The notifications of the snapshot with this identifier: rows read, and why tables were not.
+        self._identifier, self._finished = "", False
+        self._rows, self._failed = dict[str, int](), dict[str, str]()
+        self._equal = set[str]()
         self._refusal, self._gone = "", list[str]()
 
     def run(self, now_ms: Callable[[], int]) -> dict[str, RereadTable]:
@@ -85,22 +77,21 @@ class GapRepair:
         finally:
             self._ended.set()
             asking.join()
-        observed = self._observed
-        if self._refusal or observed.failed or not observed.is_finished:
+        if self._refusal or self._failed or not self._finished:
             reasons = "; ".join(
                 f"{name} was read, and is {why}"
-                if name in observed.rows
+                if name in self._rows
                 else f"{name} was not read: {why}"
-                for name, why in observed.failed.items()
+                for name, why in self._failed.items()
             )
             why = self._refusal or (reasons or "it was stopped before its end")
             raise RepairIncomplete(f"the gap is not repaired: {why}")
-        names = dict.fromkeys((*observed.rows, *sorted(observed.equal)))
+        names = dict.fromkeys((*self._rows, *sorted(self._equal)))
         reread = {
-            name: RereadTable(rows=observed.rows.get(name, 0), compared=name in observed.equal)
+            name: RereadTable(rows=self._rows.get(name, 0), compared=name in self._equal)
             for name in names
         }
-        remark = COMPARED_REMARK if observed.equal >= set(names) else REMARK
+        remark = COMPARED_REMARK if self._equal >= set(names) else REMARK
         if self._gone:
             remark += f" No longer captured, and not read: {', '.join(self._gone)}."
         GapNotes(self._state_dir, now_ms).close(reread, by="repair", remark=remark)
@@ -120,10 +111,10 @@ class GapRepair:
             return
         tables = [name for name in wanted if name in captured]
         self._gone = [name for name in wanted if name not in captured]
-        self._observed.identifier = identifier = f"repair-{engine.run_id}"
+        self._identifier = identifier = f"repair-{engine.run_id}"
         differing = self._differing(tables) if tables else []
         if not differing:
-            self._observed.is_finished = True
+            self._finished = True
             engine.stop()
             return
         data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
@@ -131,7 +122,7 @@ class GapRepair:
         if not answer.accepted:
             self._refuse(answer.reason)
             return
-        while not (self._observed.is_finished and engine.status().unflushed_ms is None):
+        while not (self._finished and engine.status().unflushed_ms is None):
             if self._ended.wait(POLL_S):
                 return
         self._compare_again(differing)
@@ -144,15 +135,15 @@ class GapRepair:
         """
         found = self._compared(tables)
         equal = {name for name in tables if name in found and found[name].equal}
-        self._observed.equal |= equal
+        self._equal |= equal
         return [name for name in tables if name not in equal]
 
     def _compare_again(self, tables: list[str]) -> None:
         """Record equal tables, and surplus rows at the destination."""
         for name, found in self._compared(tables).items():
             if found.equal:
-                self._observed.equal.add(name)
-            elif name in self._observed.rows:
+                self._equal.add(name)
+            elif name in self._rows:
                 surplus = (
                     f": the source no longer has {', '.join(found.surplus)}"
                     if found.surplus
@@ -160,7 +151,7 @@ class GapRepair:
                 )
                 if found.location:
                     surplus += f"; {found.location} names all"
-                self._observed.failed[name] = f"still different at the destination{surplus}"
+                self._failed[name] = f"still different at the destination{surplus}"
 
     def _compared(self, tables: list[str]) -> Mapping[str, TableComparison]:
         try:
@@ -183,20 +174,20 @@ class GapRepair:
 
     def _note(self, notification: Notification) -> None:
         """Record the notifications of this snapshot, in the engine's thread."""
-        observed, data = self._observed, notification.additional_data or {}
+        data = notification.additional_data or {}
         if (
             notification.aggregate_type != INCREMENTAL
-            or notification.identifier != observed.identifier
+            or notification.identifier != self._identifier
         ):
             return
         if notification.kind == "TABLE_SCAN_COMPLETED":
             table, status = data["scanned_collection"], data["status"]
             if status in READ:
-                observed.rows[table] = int(data.get("total_rows_scanned", "0"))
+                self._rows[table] = int(data.get("total_rows_scanned", "0"))
             else:
-                observed.failed[table] = REASONS.get(status, status)
+                self._failed[table] = REASONS.get(status, status)
         elif notification.kind in {"COMPLETED", "ABORTED"}:
-            observed.is_finished = True
+            self._finished = True
 
 
 def _tables(gaps: list[CaptureGap]) -> list[str]:

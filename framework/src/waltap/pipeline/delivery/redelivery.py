@@ -7,7 +7,7 @@ new stages, so that relations of old dead letters do not reach the stream.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -42,14 +42,6 @@ AT_A_TIME: Final = 100
 """Dead letters between two flushes: a killed redelivery repeats at most this number."""
 
 
-class RedeliveryResult(NamedTuple):
-    """The outcome of one redelivered letter."""
-
-    dead_letter: DeadLetter
-    # the second refusal; None: the sink has the dead letter
-    error: WaltapError | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Redelivery:
     """Redeliver dead letters to the sinks of ``branches``.
@@ -66,13 +58,13 @@ class Redelivery:
 
     def run(
         self, dead_letters: Sequence[DeadLetter], *, again: bool, re_render: bool
-    ) -> Iterator[RedeliveryResult]:
+    ) -> Iterator[tuple[str, str]]:
         """Deliver ``dead_letters`` to the sinks that refused them.
 
-        Yields each durable outcome. ``again`` includes dead letters that were delivered before;
-        ``re_render`` uses the present transforms and format. Raises: SinkError for a failure that no
-        single dead letter causes (the letters that were yielded before stay delivered);
-        ConfigurationError if a sink is missing.
+        Yields each durable outcome: the id, and why it was refused, "" if the sink has it. ``again``
+        includes dead letters that were delivered before; ``re_render`` uses the present transforms and
+        format. Raises: SinkError for a failure that no single dead letter causes (the letters that were
+        yielded before stay delivered); ConfigurationError if a sink is missing.
         """
         waiting = [each for each in dead_letters if again or each.redelivered_ms is None]
         for name in dict.fromkeys(each.sink for each in waiting):
@@ -101,7 +93,7 @@ class Redelivery:
         render: Callable[[Batch], Batch],
         *,
         re_render: bool,
-    ) -> Iterator[RedeliveryResult]:
+    ) -> Iterator[tuple[str, str]]:
         offset = self.offsets.load()
         stored = Positions() if offset is None else offset.positions
         sink_positions = Positions.of(sink.open(), next(iter(stored), ""))
@@ -112,12 +104,12 @@ class Redelivery:
         ]
         if delivered:
             self.dead_letters.mark_redelivered(delivered, self._now_ms())
-            yield from map(RedeliveryResult, delivered)
-        delivered_ids = {each.id for each in delivered}
+        delivered_ids = {each.id: "" for each in delivered}
+        yield from delivered_ids.items()
         waiting = [each for each in dead_letters if each.id not in delivered_ids]
         accepted = 0
         for first in range(0, len(waiting), AT_A_TIME):
-            found: list[RedeliveryResult] = []
+            found: list[tuple[DeadLetter, WaltapError | None]] = []
             ids: tuple[str, ...] = ()
             for dead_letter in waiting[first : first + AT_A_TIME]:
                 with_this = (*ids, dead_letter.redelivery_id)
@@ -132,17 +124,17 @@ class Redelivery:
                     batch.redelivers, batch.number = with_this, accepted + 1
                     sink.write(batch)
                 except RecordsRefused as error:
-                    found.append(RedeliveryResult(dead_letter, error.refused[0].error))
+                    found.append((dead_letter, error.refused[0].error))
                 except RecordError as error:
-                    found.append(RedeliveryResult(dead_letter, error))
+                    found.append((dead_letter, error))
                 else:
                     ids, accepted = with_this, accepted + 1
-                    found.append(RedeliveryResult(dead_letter))
+                    found.append((dead_letter, None))
             flush_acknowledged(sink, accepted, Positions())
             now_ms = self._now_ms()
             self.dead_letters.mark_redelivered([e for e, error in found if error is None], now_ms)
             self.dead_letters.put([_refused_again(e, error, now_ms) for e, error in found if error])
-            yield from found
+            yield from ((e.id, "" if error is None else error.problem) for e, error in found)
 
     def _now_ms(self) -> int:
         return self.clock.time_ns() // 1_000_000
@@ -242,8 +234,8 @@ def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAns
     try:
         every = redelivery.dead_letters.all()
         chosen = [each for each in every if not request.ids or each.id in request.ids]
-        for each in redelivery.run(chosen, again=request.again, re_render=request.re_render):
-            found[each.dead_letter.id] = "" if each.error is None else each.error.problem
+        # What it yields before an error stays in there.
+        found.update(redelivery.run(chosen, again=request.again, re_render=request.re_render))
     except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
         problem = str(error) if isinstance(error, WaltapError) else in_brief(error)
         log.warning("a redelivery of dead letters broke off: %s", problem)

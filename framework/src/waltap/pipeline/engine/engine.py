@@ -62,21 +62,16 @@ ENVELOPE_BYTES = 64 * 1024
 """Bytes of a request beyond its signal's data, which is twice as long as JSON text."""
 
 
+@dataclass(frozen=True, slots=True)
 class ControlServer:
-    """Answer requests on the control socket.
+    """Answer requests on the control socket."""
 
-    ``give`` queues a signal, ``redeliver`` a request for dead letters; ``identifier`` makes a new id.
-    """
-
-    def __init__(
-        self,
-        give: "Callable[[Signal], Future[SignalAnswer]]",
-        status: Callable[[], PipelineStatus],
-        identifier: Callable[[], str],
-        redeliver: "Callable[[RedeliveryRequest], Future[RedeliveryAnswer]]",
-    ) -> None:
-        self._give, self._status, self._identifier = give, status, identifier
-        self._redeliver = redeliver
+    # These queue a signal and a request for dead letters.
+    give: "Callable[[Signal], Future[SignalAnswer]]"
+    redeliver: "Callable[[RedeliveryRequest], Future[RedeliveryAnswer]]"
+    status: Callable[[], PipelineStatus]
+    # Makes a new id.
+    identifier: Callable[[], str]
 
     def answer(self, line: bytes) -> bytes:
         return msgspec.json.encode(self._answer(line))
@@ -87,7 +82,7 @@ class ControlServer:
         except ValueError as error:
             return ControlAnswer(ok=False, reason=f"this is no request: {error}")
         if isinstance(request, StatusRequest):
-            status = self._status()
+            status = self.status()
             return ControlAnswer(ok=True, state=status.state, status=status_document(status))
         if isinstance(request, RedeliveryRequest):
             return self._redelivered(request)
@@ -95,32 +90,32 @@ class ControlServer:
 
     def _redelivered(self, request: RedeliveryRequest) -> ControlAnswer:
         """Wait for a redelivery, and return its outcome."""
-        future = self._redeliver(request)
+        future = self.redeliver(request)
         try:
             found = future.result(request.wait_ms / 1000)
         except TimeoutError:
             # a redelivery that has begun cannot be cancelled: its end is awaited
             if future.cancel():
-                state = self._status().state
+                state = self.status().state
                 why = f"nothing was redelivered: the pipeline is in state {state}"
                 return ControlAnswer(ok=True, state=state, accepted=False, reason=why)
             found = future.result()
         return ControlAnswer(
             ok=True,
-            state=self._status().state,
+            state=self.status().state,
             accepted=not found.reason,
             reason=found.reason,
             dead_letters=found.dead_letters,
         )
 
     def _signal(self, request: SignalRequest) -> ControlAnswer:
-        signal = Signal(request.identifier or self._identifier(), request.kind, request.text)
-        future = self._give(signal)
+        signal = Signal(request.identifier or self.identifier(), request.kind, request.text)
+        future = self.give(signal)
         answer = ControlAnswer(ok=True, identifier=signal.identifier)
         with suppress(TimeoutError):
             given = future.result(request.wait_ms / 1000)
             answer.accepted, answer.reason = given.accepted, given.reason
-        answer.state = self._status().state
+        answer.state = self.status().state
         return answer
 
 
@@ -130,22 +125,6 @@ class ReloadResult:
 
     applied: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
-
-
-def reloaded(running: Profile, wanted: Profile) -> tuple[Profile, ReloadResult]:
-    """Return ``running`` with the reloadable properties of ``wanted``."""
-    found = changes(running, wanted)
-    reloadable = [each for each in found if each.reloadable]
-    update = {
-        each.declaration.field: getattr(wanted.engine, each.declaration.field)
-        for each in reloadable
-        if each.declaration is not None
-    }
-    engine = running.engine.model_copy(update=update)
-    return replace(running, engine=engine), ReloadResult(
-        applied=tuple(each.name for each in reloadable),
-        restart=tuple(each.name for each in found if not each.reloadable),
-    )
 
 
 class Engine:
@@ -229,9 +208,17 @@ class Engine:
         Return the applied properties, and those that need a new start. Any thread may call, before and
         during `run`.
         """
-        self.profile, outcome = reloaded(self.profile, profile)
+        found = changes(self.profile, profile)
+        reloadable = [each for each in found if each.reloadable]
+        fields = [each.declaration.field for each in reloadable if each.declaration is not None]
+        update = {field: getattr(profile.engine, field) for field in fields}
+        engine = self.profile.engine.model_copy(update=update)
+        self.profile = replace(self.profile, engine=engine)
         self._run.apply_profile(self.profile)
-        return outcome
+        return ReloadResult(
+            applied=tuple(each.name for each in reloadable),
+            restart=tuple(each.name for each in found if not each.reloadable),
+        )
 
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
@@ -338,9 +325,9 @@ class Engine:
         run, state = self._run, self._run.state
         control = ControlServer(
             run.channels.inbox.put,
+            run.redeliveries.put,
             self.status,
             identifier=lambda: new_identifier(state.chance),
-            redeliver=run.redeliveries.put,
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
         return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)

@@ -33,12 +33,8 @@ class GapNotes:
     """Keep the gap certificates of one pipeline."""
 
     def __init__(self, state_dir: Path, now_ms: Callable[[], int]) -> None:
-        self._gaps, self._now_ms, self._pipeline = (
-            GapCertificates(state_dir),
-            now_ms,
-            state_dir.name,
-        )
-        self.open = 0
+        self._gaps, self._now_ms = GapCertificates(state_dir), now_ms
+        self._pipeline, self.open = state_dir.name, 0
 
     def count(self) -> None:
         """Count the open gaps; an unreadable certificate is logged."""

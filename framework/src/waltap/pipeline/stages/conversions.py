@@ -32,21 +32,18 @@ ConverterFailed = RecordError.define(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _ChosenConversion:
-    """Hold the conversion of a column, and the label of its converter."""
-
-    label: str
-    conversion: ColumnConversion
+_Chosen = tuple[str, ColumnConversion]
+"""The label of a converter, and its conversion of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ConvertedColumn:
-    """Hold a converted column, and its index in tuples."""
+    """Hold a converted column, its index in tuples, and its converter."""
 
     index: int
     column: Column
-    chosen: _ChosenConversion
+    label: str
+    conversion: ColumnConversion
 
 
 class ColumnConversions:
@@ -64,7 +61,7 @@ class ColumnConversions:
         self.converters = tuple(converters)
         self._capture, self._describe = capture, describe
         self._mode = capture.types.event_converting_failure_handling_mode
-        self._answers = PerRelation[dict[Column, _ChosenConversion | None]](lambda _relation: {})
+        self._answers = PerRelation[dict[Column, _Chosen | None]](lambda _relation: {})
         self._converted_columns = PerRelation(self._chosen)
         self._reported: set[tuple[str, str]] = set()
 
@@ -79,19 +76,19 @@ class ColumnConversions:
         chosen = self._asked(relation, named)
         if chosen is None:
             return None
-        conversion = chosen.conversion
+        _, conversion = chosen
         if column.nullable is True and named.nullable is False and not conversion.schema.optional:
             schema = msgspec.structs.replace(conversion.schema, optional=True)
             return ColumnConversion(schema=schema, values=conversion.values)
         return conversion
 
-    def _asked(self, relation: Relation, column: Column) -> _ChosenConversion | None:
+    def _asked(self, relation: Relation, column: Column) -> _Chosen | None:
         answers = self._answers.of(relation)
         if column not in answers:
             answers[column] = self._ask(relation, column)
         return answers[column]
 
-    def _ask(self, relation: Relation, column: Column) -> _ChosenConversion | None:
+    def _ask(self, relation: Relation, column: Column) -> _Chosen | None:
         for label, converter in self.converters:
             try:
                 answer = converter(relation, column)
@@ -99,7 +96,7 @@ class ColumnConversions:
                 what = f"raised {type(cause).__name__} when it was asked for the column: {cause}"
                 raise _failed(label, relation, column, "", what) from cause
             if isinstance(answer, ColumnConversion):
-                return _ChosenConversion(label, answer)
+                return label, answer
             if answer is not None:
                 what = f"gave {type(answer).__name__} instead of a ColumnConversion or None"
                 raise _failed(label, relation, column, "", what)
@@ -133,7 +130,7 @@ class ColumnConversions:
             column = described.columns[index]
             chosen = self._asked(described, column)
             if chosen is not None:
-                found.append(_ConvertedColumn(index, column, chosen))
+                found.append(_ConvertedColumn(index, column, *chosen))
         return tuple(found)
 
     def _rows(self, part: SnapshotRows) -> SnapshotRows:
@@ -203,20 +200,18 @@ class ColumnConversions:
         if not values:
             return []
         try:
-            return _carried(converted.chosen.conversion, values)
+            return _carried(converted.conversion, values)
         except Exception as cause:  # noqa: BLE001 - the value is looked for
-            log.debug("converter %s: %s", converted.chosen.label, type(cause).__name__)
+            log.debug("converter %s: %s", converted.label, type(cause).__name__)
         found: list[str | None] = []
         for value, lsn in zip(values, lsns, strict=True):
             try:
-                found += _carried(converted.chosen.conversion, [value])
+                found += _carried(converted.conversion, [value])
             except Exception as cause:
                 what = _reason(cause)
                 if self._mode == "fail":
                     where = f" at LSN {lsn_text(lsn)}" if lsn else ""
-                    failed = _failed(
-                        converted.chosen.label, relation, converted.column, where, what
-                    )
+                    failed = _failed(converted.label, relation, converted.column, where, what)
                     raise failed from cause
                 self._report(relation, converted, what)
                 found.append(None)
@@ -230,7 +225,7 @@ class ColumnConversions:
         self._reported.add(key)
         log.warning(
             "column %s of %s: the converter %s %s; null is written for such values",
-            converted.column.name, relation.name, converted.chosen.label, what,
+            converted.column.name, relation.name, converted.label, what,
             extra={"table": relation.name},
         )  # fmt: skip
 

@@ -92,14 +92,9 @@ class PartBatcher:
         """Make parts due after ``seconds``, or with ``most`` changes."""
         self._seconds, self._most, self._whole_transactions = seconds, most, whole_transactions
         self._parts: list[TransactionPart] = []
-        self._changes, self._due_at = 0, 0.0
-        self._ready = 0
-        """The number of parts that may be written."""
-
-    @property
-    def changes(self) -> int:
-        """Return how many changes wait, 0 without linger."""
-        return self._changes
+        # How many changes wait, 0 without linger; the number of parts that may be written.
+        self.changes = self._ready = 0
+        self._due_at = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -110,7 +105,7 @@ class PartBatcher:
         before = len(self._parts)
         self._parts += parts
         if self._seconds or self._whole_transactions:
-            self._changes += sum(len(part.changes) for part in parts)
+            self.changes += sum(len(part.changes) for part in parts)
         if not self._whole_transactions:
             self._ready = len(self._parts)
             return
@@ -124,12 +119,12 @@ class PartBatcher:
 
     def take_due(self, now: float) -> list[TransactionPart]:
         """Return the parts to write now; keep the rest."""
-        if not self._ready or (now < self._due_at and self._changes < self._most):
+        if not self._ready or (now < self._due_at and self.changes < self._most):
             return []
         ready, self._parts = self._parts[: self._ready], self._parts[self._ready :]
         self._ready = 0
-        if self._changes:
-            self._changes -= sum(len(part.changes) for part in ready)
+        if self.changes:
+            self.changes -= sum(len(part.changes) for part in ready)
         return ready
 
     def wait(self, longest: float, now: float) -> float:
@@ -139,7 +134,7 @@ class PartBatcher:
     def take_all(self) -> list[TransactionPart]:
         """Return everything, and begin again."""
         ready, self._parts = self._parts, []
-        self._ready = self._changes = 0
+        self._ready = self.changes = 0
         return ready
 
 

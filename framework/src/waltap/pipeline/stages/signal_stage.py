@@ -10,7 +10,6 @@ from functools import partial
 from waltap.base.plugin_errors import interrupts
 from waltap.base.text import cut, in_brief
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Part, TransactionPart
 from waltap.clock import new_identifier, processor_time
 from waltap.errors import WaltapError
@@ -39,125 +38,12 @@ log = logging.getLogger(__name__)
 
 
 NOT_HERE = {
-    "schema-changes": "it repairs a schema history, and waltap keeps none: tables are described from the "
-    "catalogue, as of each change",
-    "set-offset": "`waltap offsets set FILE LSN` does that, while the pipeline does not run",
+    "schema-changes": "is not for here: it repairs a schema history, and waltap keeps none: tables are "
+    "described from the catalogue, as of each change",
+    "set-offset": "is not for here: `waltap offsets set FILE LSN` does that, while the pipeline does not "
+    "run",
 }
 """Types of Debezium's signals without a meaning here, and the reason."""
-
-
-class SignalReader:
-    """Return the action of a signal.
-
-    A signal is data from outside, so it never stops a pipeline. An ignored one is logged, with a
-    notification.
-    """
-
-    def __init__(
-        self, state: RunState, channels: PipelineChannels, position: Callable[[], Position]
-    ) -> None:
-        self._state, self._channels, self._position = state, channels, position
-        self._max_bytes = state.profile.engine.signal_max_bytes
-
-    def read(
-        self, signal: Signal, snapshots: Callable[[Signal, dict[str, object]], Action] | None
-    ) -> Action | str:
-        """Return the action of a signal, or the reason for ignoring it.
-
-        ``snapshots`` reads signals of the types in `SNAPSHOTS`; None if no table can be read. Raises:
-        WaltapError if the database did not answer; the signal must be read again.
-        """
-        try:
-            arguments = signal.arguments(self._max_bytes)
-            self._note_unknown(signal, arguments)
-            others = signal.kind not in SNAPSHOTS
-            action = (self._other if others else snapshots or _unreadable)(signal, arguments)
-        except SignalUnusable as error:
-            why = str(error)
-        except WaltapError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a row holds, it stops no pipeline
-            why = f"signal {signal.identifier!r} cannot be read: {in_brief(error)}"
-        else:
-            self._state.host.notify(
-                "on_signal",
-                pipeline=self._state.profile.name,
-                kind=signal.kind,
-                identifier=signal.identifier,
-                data=signal.data,
-            )
-            return action
-        return self._left_out(signal, cut(why))
-
-    def _left_out(self, signal: Signal, why: str) -> str:
-        log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
-        kind = cut(signal.kind)
-        self._channels.notify(
-            SIGNAL, "IGNORED", cut(signal.identifier), signal_type=kind, reason=why
-        )
-        return why
-
-    def _note_unknown(self, signal: Signal, arguments: dict[str, object]) -> None:
-        unknown = signal.unknown(arguments)
-        if unknown:
-            log.warning(
-                "signal %s: %s means nothing to %s",
-                cut(signal.identifier),
-                cut(", ".join(unknown)),
-                signal.kind,
-                extra={"error_code": SignalIgnored.code},
-            )
-
-    def _other(self, signal: Signal, arguments: dict[str, object]) -> Action:
-        if signal.kind == "log":
-            message = arguments.get("message")
-            return lambda _now: self._log("" if message is None else str(message))
-        spec = self._state.host.signal_actions.get(signal.kind)
-        if spec is None:
-            why = NOT_HERE.get(signal.kind)
-            known = (
-                "is not known, nor does a plugin act on it"
-                if why is None
-                else f"is not for here: {why}"
-            )
-            raise SignalUnusable(f"type {cut(signal.kind)!r} {known}")
-        return self._called(spec, signal, arguments)
-
-    def _log(self, message: str) -> str:
-        text = cut(message) if message.strip() else "a log signal without a message, at {}"
-        log.info("%s", text.replace("{}", str(self._position())))
-        return ""
-
-    def _called(
-        self, spec: SignalActionSpec, signal: Signal, arguments: dict[str, object]
-    ) -> Action:
-        state = self._state
-        call = SignalCall(
-            pipeline=state.profile.name,
-            signal=signal,
-            arguments=arguments,
-            position=str(self._position()),
-            notify=partial(self._notify, signal),
-            stop=state.stop.set,
-        )
-
-        def act(_now: int) -> str:
-            try:
-                spec.factory(call)
-            except SignalUnusable as error:
-                return self._left_out(signal, cut(str(error)))
-            except BaseException as error:  # it is a stranger's, and stops no pipeline
-                if interrupts(error):
-                    raise
-                blamed = state.host.blamed(error)
-                why = str(blamed) if isinstance(blamed, WaltapError) else in_brief(error)
-                return self._left_out(signal, cut(f"the action {spec.name} failed: {why}"))
-            return ""
-
-        return act
-
-    def _notify(self, signal: Signal, kind: str, **data: str) -> None:
-        self._channels.notify(signal.kind, kind, signal.identifier, **data)
 
 
 def _unreadable(_signal: Signal, _arguments: dict[str, object]) -> Action:
@@ -175,7 +61,8 @@ class SignalStage:
 
     The stage watches the signal table, if the profile names one, and acts on signals of other channels.
     Without a connector that reads tables on demand it passes everything on, and signals about snapshots
-    are ignored.
+    are ignored. A signal is data from outside, so it never stops a pipeline: an ignored one is logged,
+    with a notification.
     """
 
     def __init__(
@@ -188,11 +75,11 @@ class SignalStage:
         undecided: Callable[[], list[str]],
         suspended: Callable[[], bool],
     ) -> None:
-        self._state, self._delivery = state, delivery
+        self._state, self._channels, self._delivery = state, channels, delivery
         capture, engine = relations.capture, state.profile.engine
         self._obeyed = SOURCE in engine.signal_channels
         self._writes = capture.signal_table is not None and not state.profile.capture.read_only
-        self._read = SignalReader(state, channels, lambda: delivery.position).read
+        self._max_bytes = engine.signal_max_bytes
         self._watcher: IncrementalSnapshots | None = None
         self._awaited, self._advance_at, self._unsaved = 0, math.inf, False
 
@@ -361,3 +248,96 @@ class SignalStage:
 
     def _now_us(self) -> int:
         return self._state.clock.time_ns() // 1000
+
+    # --- the action of a signal -------------------------------------------------------------------
+
+    def _read(
+        self, signal: Signal, snapshots: Callable[[Signal, dict[str, object]], Action] | None
+    ) -> Action | str:
+        """Return the action of a signal, or the reason for ignoring it.
+
+        ``snapshots`` reads signals of the types in `SNAPSHOTS`; None if no table can be read. Raises:
+        WaltapError if the database did not answer; the signal must be read again.
+        """
+        try:
+            arguments = signal.arguments(self._max_bytes)
+            if unknown := signal.unknown(arguments):
+                log.warning(
+                    "signal %s: %s means nothing to %s",
+                    cut(signal.identifier),
+                    cut(", ".join(unknown)),
+                    signal.kind,
+                    extra={"error_code": SignalIgnored.code},
+                )
+            others = signal.kind not in SNAPSHOTS
+            action = (self._other if others else snapshots or _unreadable)(signal, arguments)
+        except SignalUnusable as error:
+            why = str(error)
+        except WaltapError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a row holds, it stops no pipeline
+            why = f"signal {signal.identifier!r} cannot be read: {in_brief(error)}"
+        else:
+            self._state.host.notify(
+                "on_signal",
+                pipeline=self._state.profile.name,
+                kind=signal.kind,
+                identifier=signal.identifier,
+                data=signal.data,
+            )
+            return action
+        return self._left_out(signal, cut(why))
+
+    def _left_out(self, signal: Signal, why: str) -> str:
+        log.warning("signal ignored: %s", why, extra={"error_code": SignalIgnored.code})
+        kind = cut(signal.kind)
+        self._channels.notify(
+            SIGNAL, "IGNORED", cut(signal.identifier), signal_type=kind, reason=why
+        )
+        return why
+
+    def _other(self, signal: Signal, arguments: dict[str, object]) -> Action:
+        if signal.kind == "log":
+            message = arguments.get("message")
+            return lambda _now: self._log("" if message is None else str(message))
+        spec = self._state.host.signal_actions.get(signal.kind)
+        if spec is None:
+            unknown = "is not known, nor does a plugin act on it"
+            raise SignalUnusable(f"type {cut(signal.kind)!r} {NOT_HERE.get(signal.kind, unknown)}")
+        return self._called(spec, signal, arguments)
+
+    def _log(self, message: str) -> str:
+        text = cut(message) if message.strip() else "a log signal without a message, at {}"
+        log.info("%s", text.replace("{}", str(self._delivery.position)))
+        return ""
+
+    def _called(
+        self, spec: SignalActionSpec, signal: Signal, arguments: dict[str, object]
+    ) -> Action:
+        state = self._state
+        call = SignalCall(
+            pipeline=state.profile.name,
+            signal=signal,
+            arguments=arguments,
+            position=str(self._delivery.position),
+            notify=partial(self._notify, signal),
+            stop=state.stop.set,
+        )
+
+        def act(_now: int) -> str:
+            try:
+                spec.factory(call)
+            except SignalUnusable as error:
+                return self._left_out(signal, cut(str(error)))
+            except BaseException as error:  # it is a stranger's, and stops no pipeline
+                if interrupts(error):
+                    raise
+                blamed = state.host.blamed(error)
+                why = str(blamed) if isinstance(blamed, WaltapError) else in_brief(error)
+                return self._left_out(signal, cut(f"the action {spec.name} failed: {why}"))
+            return ""
+
+        return act
+
+    def _notify(self, signal: Signal, kind: str, **data: str) -> None:
+        self._channels.notify(signal.kind, kind, signal.identifier, **data)

@@ -80,22 +80,23 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
             server=context.server,
             asks=tuple(n for n, field in OPTIONAL.items() if getattr(context, field) is not None),
         )
-        section = _Section(writer, header)
-        notes = _AnswerRecorder(section, context.valid_until)
-        return _RecordingDecoder(spec.factory(notes.around(context)), section)
+        section = _Section(writer, header, context.valid_until)
+        return _RecordingDecoder(spec.factory(section.around(context)), section)
 
     return replace(spec, factory=factory)
 
 
 class _Section:
-    """Write the entries of one decoder after its header.
+    """Write the entries of one decoder after its header, with the answers to its questions.
 
     A decoder that only a check makes writes nothing.
     """
 
-    def __init__(self, writer: RecordingWriter, header: RecordingHeader) -> None:
-        self._writer, self._header = writer, header
-        self._begun = False
+    def __init__(
+        self, writer: RecordingWriter, header: RecordingHeader, valid_until: dict[int, int]
+    ) -> None:
+        self._writer, self._header, self._begun = writer, header, False
+        self._valid_until, self._known = valid_until, dict(valid_until)
 
     def begin(self) -> None:
         """Write the header, once."""
@@ -106,6 +107,33 @@ class _Section:
     def put(self, entry: Entry) -> None:
         self.begin()
         self._writer.put(entry)
+
+    def around(self, context: DecoderContext) -> DecoderContext:
+        noted: dict[str, Any] = {
+            name: self.noting(name, getattr(context, name))
+            for name in ("describe", "relation_at", "gone", "captures")
+            if getattr(context, name) is not None
+        }
+        catalogue, names = context.catalogue, context.name_resolution
+        if names is not None:
+            noted["name_resolution"] = AnsweredNames(lambda q: self.noting(q, getattr(names, q)))
+        noted["catalogue"] = AnsweredCatalogue(lambda q: self.noting(q, getattr(catalogue, q)))
+        return replace(context, **noted)
+
+    def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asked(*arguments: Any, **named: Any) -> Any:
+            answer = ask(*arguments, **named)
+            key = key_of([plain(each) for each in (*arguments, *named.values())])
+            # An answer to ``of`` is an opaque object, so it is encoded to bytes first.
+            value = key_of(key_of(answer) if question == "of" else answer)
+            # The engine's answer may change this shared dictionary as a side effect.
+            valid_until = None
+            if self._valid_until != self._known:
+                valid_until = self._known = dict(self._valid_until)
+            self.put(RecordedAnswer(question, key, value, valid_until))
+            return answer
+
+        return asked
 
 
 class _RecordingDecoder(Decoder):
@@ -135,37 +163,3 @@ class _RecordingDecoder(Decoder):
                 self._section.put(RecordingMark(message.lsn))
                 break
         return messages
-
-
-class _AnswerRecorder:
-    """Record the answers to a decoder's questions."""
-
-    def __init__(self, section: _Section, valid_until: dict[int, int]) -> None:
-        self._section, self._valid_until, self._known = section, valid_until, dict(valid_until)
-
-    def around(self, context: DecoderContext) -> DecoderContext:
-        noted: dict[str, Any] = {
-            name: self.noting(name, getattr(context, name))
-            for name in ("describe", "relation_at", "gone", "captures")
-            if getattr(context, name) is not None
-        }
-        catalogue, names = context.catalogue, context.name_resolution
-        if names is not None:
-            noted["name_resolution"] = AnsweredNames(lambda q: self.noting(q, getattr(names, q)))
-        noted["catalogue"] = AnsweredCatalogue(lambda q: self.noting(q, getattr(catalogue, q)))
-        return replace(context, **noted)
-
-    def noting(self, question: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(*arguments: Any, **named: Any) -> Any:
-            answer = ask(*arguments, **named)
-            key = key_of([plain(each) for each in (*arguments, *named.values())])
-            # An answer to ``of`` is an opaque object, so it is encoded to bytes first.
-            value = key_of(key_of(answer) if question == "of" else answer)
-            # The engine's answer may change this shared dictionary as a side effect.
-            valid_until = None
-            if self._valid_until != self._known:
-                valid_until = self._known = dict(self._valid_until)
-            self._section.put(RecordedAnswer(question, key, value, valid_until))
-            return answer
-
-        return asked
