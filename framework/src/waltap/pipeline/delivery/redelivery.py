@@ -1,7 +1,9 @@
 """Deliver dead letters again, by a command or by the running pipeline.
 
-Nothing else is delivered meanwhile. A running pipeline closes its connection and its sink first, and uses
-new stages, so that relations of old dead letters do not reach the stream.
+The sink gets the refused record again. A change that could not be rendered then is rendered now by
+transforms and format. The position of the pipeline does not change, and nothing else is delivered
+meanwhile. A running pipeline closes its connection and its sink first, and uses new stages, so that
+relations of old dead letters do not reach the stream.
 """
 
 import logging
@@ -28,12 +30,6 @@ from waltap.services.dead_letters.dead_letter import DeadLetter, of_form, record
 from waltap.services.dead_letters.store import DeadLetterStore
 
 log = logging.getLogger(__name__)
-
-# Redeliver dead letters while the pipeline delivers nothing.
-#
-# The sink gets the refused record again. A change that could not be rendered then is rendered now by
-# transforms and format. The position of the pipeline does not change.
-
 
 ID_HEADER: Final = "waltap-dead-letter"
 """Header of a redelivered record: the dead letter's id, by which a consumer recognizes a duplicate."""

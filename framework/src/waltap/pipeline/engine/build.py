@@ -111,7 +111,7 @@ class PipelineStages:
 
         With ``repairs`` a destination may have lost data. Raises: WaltapError.
         """
-        self.profile, self.host = profile, host
+        self.profile, self.host, self._run_id = profile, host, run_id
         self._stopping, self._time_left = stopping, time_left
         self._clock = clock = clock or SystemClock()
         self._repairs, self._waits_for = repairs, waits_for
@@ -156,7 +156,7 @@ class PipelineStages:
             DeadLetterStore(self.state_dir / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
-            form=lambda: self._form_of_dead_letters(run_id),
+            form=self._form_of_dead_letters,
             copy=self._copy_of_dead_letters(),
         )
         self._letters_form: Format | None = None
@@ -169,9 +169,9 @@ class PipelineStages:
         )
         self.branch: SinkBranch | FanOut
         if profile.branches:
-            self.branch = self._fan_out(run_id)
+            self.branch = self._fan_out()
         else:
-            self.branch = self._branch(SinkBranch, only, run_id)
+            self.branch = self._branch(SinkBranch, only)
         self.branch.renew()
 
     @property
@@ -282,10 +282,10 @@ class PipelineStages:
     def state_dir(self) -> Path:
         return self.profile.engine.state_dir / self.profile.name
 
-    def _fan_out(self, run_id: str) -> FanOut:
+    def _fan_out(self) -> FanOut:
         profile = self.profile
         return FanOut(
-            [self._branch(PositionedBranch, each, run_id) for each in profile.branches],
+            [self._branch(PositionedBranch, each) for each in profile.branches],
             BranchPositions(self.state_dir / SINK_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
@@ -300,10 +300,10 @@ class PipelineStages:
         offset = self.store.load()
         return None if offset is None else offset.positions
 
-    def _branch(self, of: type[B], branch: SinkBranchProfile, run_id: str) -> B:
+    def _branch(self, of: type[B], branch: SinkBranchProfile) -> B:
         profile, folder = self.profile, self.state_dir
-        properties = branch.properties
-        policy = FailurePolicy.of(profile.engine, profile.capture, properties.errors_tolerance)
+        tolerance = branch.properties.errors_tolerance
+        policy = FailurePolicy.of(profile.engine, profile.capture, tolerance)
         # One of several sinks may be away for a while, or another's key identify other rows. Rows that
         # were delivered at PREPARE may be rolled back.
         at_commit = profile.engine.two_phase_policy == "commit"
@@ -320,11 +320,11 @@ class PipelineStages:
             name=branch.name,
             component=branch.sink,
             format_component=branch.format,
-            properties=properties,
+            properties=branch.properties,
             make=lambda: self._made_sink(
                 branch.sink, folder, policy, gets_every_change=gets_every_change
             ),
-            make_format=lambda: self._format(branch.format, chain, order, run_id),
+            make_format=lambda: self._format(branch.format, chain, order),
             chain=chain,
             undeliverable=PoisonEventHandler(policy, branch.name, order, self.dead_letters),
             order=order,
@@ -414,11 +414,7 @@ class PipelineStages:
         return offset is not None, None if offset is None else offset.snapshot
 
     def _format(
-        self,
-        component: Component[FormatSpec],
-        chain: TransformChain,
-        order: TransactionOrder,
-        run_id: str,
+        self, component: Component[FormatSpec], chain: TransformChain, order: TransactionOrder
     ) -> Format:
         source = self.profile.connector.properties
         form = self.profile.form
@@ -434,7 +430,7 @@ class PipelineStages:
                 identity=self.relations.identity,
                 capture=self.capture,
                 database=getattr(source, "dbname", ""),
-                run_id=run_id,
+                run_id=self._run_id,
                 mapper=lambda options: TypeRegistry(self.host.types, options, self._conversion),
                 warn=log.warning,
                 choose_topic=lambda relation: self.host.choose("choose_topic", relation=relation),
@@ -461,7 +457,7 @@ class PipelineStages:
             topic,
         )
 
-    def _form_of_dead_letters(self, run_id: str) -> Format | None:
+    def _form_of_dead_letters(self) -> Format | None:
         """Return the format for reading dead letters: JSON, before all transforms."""
         spec = self.host.formats.get("json")
         if self._letters_form is None and spec is not None and spec.properties is not None:
@@ -469,9 +465,7 @@ class PipelineStages:
                 f"{record_part}.converter.schemas.enable": False for record_part in ("key", "value")
             }
             component = Component(spec, spec.properties.model_validate(plain))
-            self._letters_form = self._format(
-                component, TransformChain(), TransactionOrder(), run_id
-            )
+            self._letters_form = self._format(component, TransformChain(), TransactionOrder())
         return self._letters_form
 
 

@@ -37,9 +37,6 @@ from waltap.ports.source.slot_status import SlotStatus
 
 log = logging.getLogger(__name__)
 
-# Ask about offset and slot without the pipeline's lock: both move.
-
-
 MAX_MOVES: Final = 20
 
 Answer = TypeVar("Answer")

@@ -26,7 +26,7 @@ from waltap.pipeline.runtime.run_state import RunState
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.snapshot.incremental_state import IncrementalState
 from waltap.ports.source.slot_status import SlotWatch, SlotWatchContext
-from waltap.services.monitor.counts import RATE_WINDOWS_S, StreamGauges
+from waltap.services.monitor.counts import RATE_WINDOWS_S, TOTALS, StreamGauges
 from waltap.services.monitor.status import (
     IncrementalProgress,
     PartitionStatus,
@@ -259,23 +259,15 @@ class PipelineRun:
             state=state,
             state_since_ms=since_ns // 1_000_000,
             partitions=() if delivery is None else self._partitions(delivery),
-            events=counts.events,
-            records=counts.records,
-            snapshot_rows=counts.snapshot_rows,
-            transactions=counts.transactions,
-            batches=counts.batches,
             filtered=tuple(zip(self.state.transform_names, tuple(counts.filtered), strict=True)),
             events_per_second=tuple((s, counts.meter.per_second(now, s)) for s in RATE_WINDOWS_S),
             **gauges._asdict(),
+            **{name: getattr(counts, name) for name in TOTALS},
             unflushed_ms=None if waiting is None else max(0, round((now - waiting) * 1000)),
             write_ms=None if in_flight is None else round(in_flight[1] * 1000),
             stalled=pending is not None and self._stalls(pending),
             captured_tables=self.state.captured_tables,
             snapshot=tuple(counts.tables.values()),
-            reconnects=counts.reconnects,
-            batch_retries=counts.batch_retries,
-            left_out=counts.left_out,
-            dead_letters=counts.dead_letters,
             notifications_lost=self.channels.lost,
             last_failure=self.state.last_failure,
             slot=self.guard.health,
@@ -290,8 +282,6 @@ class PipelineRun:
             tables=() if by_table is None else by_table.status(),
             last_event=None if by_table is None else by_table.last,
             last_transaction=counts.last_xid,
-            lag_least_ms=counts.lag_least_ms,
-            lag_most_ms=counts.lag_most_ms,
             queue_events=self.state.profile.engine.batch_events,
             spill_memory_bytes=self.state.profile.engine.spill_memory_bytes,
             metric_tables=self.state.profile.engine.metric_tables,

@@ -46,13 +46,11 @@ class HeartbeatTimer:
         self._delivery.write([Heartbeat(ts=self._state.now_ms())])
 
 
-# Confirm positions to the server, after flush and store.
-#
-# The owner of the run may hold a position back (`RunState.confirmable`).
-
-
 class SlotAdvancer:
-    """Flush, store and confirm for the streams of one connection."""
+    """Flush, store and confirm, in this order, for the streams of one connection.
+
+    The owner of the run may hold a position back (`RunState.confirmable`).
+    """
 
     def __init__(
         self,

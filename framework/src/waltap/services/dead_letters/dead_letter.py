@@ -164,11 +164,8 @@ class FailurePolicy:
             records = FailureHandling.DEAD_LETTER
         given = engine.event_processing
         events = records if given == "tolerance" else FailureHandling(given)
-        values = (
-            FailureHandling.DEAD_LETTER
-            if capture.event_converting_failure == "dead_letter"
-            else None
-        )
+        kept = capture.event_converting_failure == "dead_letter"
+        values = FailureHandling.DEAD_LETTER if kept else None
         return cls(events=events, records=records, values=values)
 
     @property
@@ -212,11 +209,9 @@ class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
     record: int | None = None
 
     def __str__(self) -> str:
-        where = (
-            f"a row read at {lsn_text(self.commit_lsn)}" if self.row else lsn_text(self.commit_lsn)
-        )
-        text = where if self.row else f"{where}, change {self.index}"
-        return text if not self.partition else f"{self.partition}: {text}"
+        lsn = lsn_text(self.commit_lsn)
+        text = f"a row read at {lsn}" if self.row else f"{lsn}, change {self.index}"
+        return f"{self.partition}: {text}" if self.partition else text
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -331,13 +326,9 @@ def record_of(form: RecordForm) -> Record:
 
 
 def _identifier(sink: str, location: EventLocation) -> str:
-    parts = [sink] if sink else []
-    if location.partition:
-        parts.append(location.partition)
-    parts.append(f"{location.commit_lsn:X}")
-    parts += [location.row] if location.row else []
-    parts += [str(location.index)] if location.index or not location.row else []
-    text = "-".join(parts)
+    number = str(location.index) if location.index or not location.row else ""
+    parts = sink, location.partition, f"{location.commit_lsn:X}", location.row, number
+    text = "-".join(filter(None, parts))
     return text if location.record is None else f"{text}.{location.record}"
 
 

@@ -447,6 +447,13 @@ class EventRate:
         return events / (end - first) if end > first else 0.0
 
 
+TOTALS: Final = (
+    "events", "records", "snapshot_rows", "transactions", "batches", "reconnects",
+    "batch_retries", "left_out", "dead_letters", "lag_least_ms", "lag_most_ms",
+)  # fmt: skip
+"""Counters that a status has under the same names."""
+
+
 @dataclass(slots=True)
 class RunCounters:
     """Totals of one run."""

@@ -7,7 +7,7 @@ ahead of the next. Nothing is locked, and nothing is computed before a status is
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -273,6 +273,11 @@ def _with_lsn(value: object, name: str) -> dict[str, object]:
     return found
 
 
+def _largest(values: Iterable[int | None]) -> int | None:
+    """Return the largest known value, None without one."""
+    return max((each for each in values if each is not None), default=None)
+
+
 EVERY_S = 5.0
 # samples of one hour
 SAMPLES = 720
@@ -329,18 +334,13 @@ class StatusHistory:
         seconds = (status.at_ms - at) / 1000
         rate = (status.events - events) / seconds if seconds > 0 else 0.0
         self._before = status.at_ms, status.events
-        lags = [p.lag_bytes for p in status.partitions if p.lag_bytes is not None]
-        times = [p.lag_ms for p in status.partitions if p.lag_ms is not None]
         self._points.append(
             StatusSample(
                 at_ms=status.at_ms,
                 rate=round(rate, 1),
-                lag_bytes=max(lags, default=None),
-                lag_ms=max(times, default=None),
+                lag_bytes=_largest(each.lag_bytes for each in status.partitions),
+                lag_ms=_largest(each.lag_ms for each in status.partitions),
                 retained_bytes=None if status.slot is None else status.slot.retained_bytes,
-                downstream_bytes=max(
-                    (each.lag_bytes for each in status.downstream if each.lag_bytes is not None),
-                    default=None,
-                ),
+                downstream_bytes=_largest(each.lag_bytes for each in status.downstream),
             )
         )

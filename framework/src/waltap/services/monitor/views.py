@@ -100,7 +100,7 @@ def _rank(report: dict[str, Any], order: str) -> tuple[Any, ...]:
         return "" if run is None else run["state"], name
     if run is None or order == "name":
         return order != "name", name
-    value = _behind(run) if order == "lag" else _rate(run)
+    value = _largest(run, "lag_bytes") if order == "lag" else _rate(run)
     return False, -(value or 0), name
 
 
@@ -114,12 +114,12 @@ def _line(report: dict[str, Any], now_ms: int) -> list[Cell]:
         state = Text(problem, "red") if problem else Text(f"not running{since}", "dim")
         return [name, state, *[""] * 6]
     slot = run.get("slot") or {}
-    lag_ms = max((p["lag_ms"] for p in run["partitions"] if p["lag_ms"] is not None), default=None)
+    lag_ms = _largest(run, "lag_ms")
     return [
         name,
         _state(run),
         f"{_rate(run):,.0f}",
-        size(_behind(run)),
+        size(_largest(run, "lag_bytes")),
         "" if lag_ms is None else ago(lag_ms),
         size(slot["retained_bytes"]) if slot else "",
         _health(slot) if slot else "",
@@ -306,10 +306,8 @@ def _rate(run: dict[str, Any]) -> float:
     return next((rate for _, rate in run["events_per_second"]), 0.0)
 
 
-def _behind(run: dict[str, Any]) -> int | None:
-    return max(
-        (p["lag_bytes"] for p in run["partitions"] if p["lag_bytes"] is not None), default=None
-    )
+def _largest(run: dict[str, Any], lag: str) -> int | None:
+    return max((p[lag] for p in run["partitions"] if p[lag] is not None), default=None)
 
 
 # --- a pipeline that does not run --------------------------------------------------------------------
