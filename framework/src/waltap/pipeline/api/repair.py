@@ -112,7 +112,10 @@ class GapRepair:
         tables = [name for name in wanted if name in captured]
         self._gone = [name for name in wanted if name not in captured]
         self._identifier = identifier = f"repair-{engine.run_id}"
-        differing = self._differing(tables) if tables else []
+        # The stream runs by now, and has the changes after the comparison.
+        found = self._compared(tables) if tables else {}
+        self._equal |= {name for name in tables if name in found and found[name].equal}
+        differing = [name for name in tables if name not in self._equal]
         if not differing:
             self._finished = True
             engine.stop()
@@ -127,16 +130,6 @@ class GapRepair:
                 return
         self._compare_again(differing)
         engine.stop()
-
-    def _differing(self, tables: list[str]) -> list[str]:
-        """Return the tables that differ at the destination and must be read.
-
-        The stream runs by now, and has the changes after the comparison.
-        """
-        found = self._compared(tables)
-        equal = {name for name in tables if name in found and found[name].equal}
-        self._equal |= equal
-        return [name for name in tables if name not in equal]
 
     def _compare_again(self, tables: list[str]) -> None:
         """Record equal tables, and surplus rows at the destination."""

@@ -144,9 +144,10 @@ class PipelineStages:
         store = part_of(chosen.spec.factory, OffsetStore, chosen.properties, str(self.state_dir))
         self.store: OffsetStore = _StoreWithMemory(store, self.memory)
         self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
+        given = "new_tables" in profile.engine.model_fields_set
         self.new_tables = NewTables(
             self.state_dir / TABLES,
-            _new_tables_policy(profile),
+            "warn" if profile.debezium and not given else profile.engine.new_tables,
             self.capture.captures,
             lambda table, event: host.notify(
                 "on_new_table", pipeline=profile.name, table=table, event=event
@@ -528,9 +529,3 @@ def _decoder(profile: Profile) -> DecoderChoice:
         options={**given, **spec.forced_options},
         two_phase=bool(getattr(properties, "two_phase", False)),
     )
-
-
-def _new_tables_policy(profile: Profile) -> str:
-    engine = profile.engine
-    given = "new_tables" in engine.model_fields_set
-    return "warn" if profile.debezium and not given else engine.new_tables

@@ -1,6 +1,7 @@
 """Run one connection to the source, from its checks to its end."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -137,21 +138,16 @@ class SourceConnection:
         )
         self._run.gaps.brought_back(stored)
 
-    def _not_streamed(
-        self, connector: Connector, offset: Offset | None, error: WaltapError, names: Sequence[str]
-    ) -> None:
-        """Store a certificate of tables without a stream."""
-        delivery = self._run.delivery
-        behind = offset if delivery is None else delivery.offset
-        if behind is not None and behind.snapshot is None:
-            self._run.gaps.missed(error, behind, connector, names)
-
     def _start(
         self, connector: Connector, offset: Offset | None
     ) -> tuple[StartPosition, SinkWriter]:
-        self._stages.new_tables.prepare(
-            connector, lambda error, names: self._not_streamed(connector, offset, error, names)
-        )
+        def not_streamed(error: WaltapError, names: Sequence[str]) -> None:
+            delivery = self._run.delivery
+            behind = offset if delivery is None else delivery.offset
+            if behind is not None and behind.snapshot is None:
+                self._run.gaps.missed(error, behind, connector, names)
+
+        self._stages.new_tables.prepare(connector, not_streamed)
         start = connector.prepare(offset)
         for note in start.notes:
             log.info(note)
@@ -216,7 +212,7 @@ class SourceConnection:
                 state.sink_retries.succeeded()
                 if run.gaps.open:
                     run.gaps.snapshot_taken(state.counts.tables.values())
-                HeartbeatTimer(state, connector, delivery).beat()
+                HeartbeatTimer(state, connector, delivery).beat_if_due(math.inf)
             else:
                 state.stop.set()
         finally:

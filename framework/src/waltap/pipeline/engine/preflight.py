@@ -67,16 +67,10 @@ NAMED = 20
 NotReady = SourceError.define("NotReady", "WT-2013")
 # The values that it should hide would be delivered.
 MaskUnmatched = SourceError.define("MaskUnmatched", "WT-2047", retry=RetryVerdict.NEVER)
-# The sink takes the changes themselves (the change log, Spark, the terminal), or the format
-# makes no events.
 EventTransformUnfit = WaltapError.define("EventTransformUnfit", "WT-3203", retry=RetryVerdict.NEVER)
-# The sink takes the changes themselves (the change log, Spark, the terminal), or the format
-# makes its records in its own way.
 RecordTransformUnfit = WaltapError.define(
     "RecordTransformUnfit", "WT-3205", retry=RetryVerdict.NEVER
 )
-# The sink takes the changes themselves (the change log, Spark, SQL, the terminal), and writes
-# columns in its own way.
 ConverterUnfit = WaltapError.define("ConverterUnfit", "WT-3208", retry=RetryVerdict.NEVER)
 FormatUnfit = WaltapError.define("FormatUnfit", "WT-3302", retry=RetryVerdict.NEVER)
 
@@ -99,7 +93,11 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
             found += usable(connector.check(offset), list, connector, "check")
             found += _of_source(stages, connector, offset, found)
     else:
-        asked = asked_of_the_stored_offset(stages.store, connector.check, _start_refused)
+        asked = asked_of_the_stored_offset(
+            stages.store,
+            connector.check,
+            lambda found: any(check.name == "start" and check.error for check in found),
+        )
         found += map(_expected, asked) if runs else _of_a_standby(stages, asked)
         found += _of_source(stages, connector, offset, found)
     return found + _of_plugins(stages, connector, offset)
@@ -140,10 +138,6 @@ def refuse(found: Iterable[PreflightCheck]) -> None:
         first = errors[0]
         problem = f"{first.name}: {first.found}"
         raise first.error or NotReady(problem, remedy=first.remedy.rstrip("."))
-
-
-def _start_refused(found: list[PreflightCheck]) -> bool:
-    return any(check.name == "start" and check.error is not None for check in found)
 
 
 def _expected(check: PreflightCheck) -> PreflightCheck:

@@ -196,12 +196,10 @@ class PipelineRun:
             "lost for this pipeline is what "
             f"committed behind {begin} up to {lsn_text(end_lsn)}"
         )
-        where = "the log"
-        if offset is not None:
-            error, tables = SlotGivenUp(problem, certificate=where), self.state.captured_tables
-            where = self.gaps.lost(
-                error, offset, end_lsn=end_lsn, server=offset.first, tables=tables
-            )
+        error, tables = SlotGivenUp(problem, certificate="the log"), self.state.captured_tables
+        if offset is None:
+            return error
+        where = self.gaps.lost(error, offset, end_lsn=end_lsn, server=offset.first, tables=tables)
         return SlotGivenUp(problem, certificate=where)
 
     # --- observers and status ---------------------------------------------------------------------

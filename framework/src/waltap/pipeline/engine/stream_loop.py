@@ -32,18 +32,13 @@ class HeartbeatTimer:
         self._last = state.clock.monotonic()
 
     def beat_if_due(self, now: float) -> None:
+        """Beat if the period is over; with infinity as ``now`` it is."""
         period_s = self._state.profile.engine.heartbeat_interval_ms / 1000
         if period_s and now - self._last >= period_s:
             self._last = now
-            self.beat()
-
-    def beat(self) -> None:
-        """Beat now, if there is a period at all."""
-        if not self._state.profile.engine.heartbeat_interval_ms:
-            return
-        if self._source is not None:
-            self._source.heartbeat()
-        self._delivery.write([Heartbeat(ts=self._state.now_ms())])
+            if self._source is not None:
+                self._source.heartbeat()
+            self._delivery.write([Heartbeat(ts=self._state.now_ms())])
 
 
 class SlotAdvancer:
@@ -398,20 +393,16 @@ class StreamLoop:
 
     def _write_if_due(self, now: float) -> None:
         if self._merge is not None:
-            self._write_merged(self._merge, now)
+            readers = {each.partition: each for each in self._readers}
+            for partition, parts in self._merge.take(now):
+                readers[partition].take(parts)
+                readers[partition].write_rest()
         for each in self._readers:
             each.write_if_due(now)
 
     def _write_rest(self) -> None:
         for each in self._readers:
             each.write_rest()
-
-    def _write_merged(self, merge: PartitionMerge, now: float) -> None:
-        """Write the released parts of the merge in order."""
-        readers = {each.partition: each for each in self._readers}
-        for partition, parts in merge.take(now):
-            readers[partition].take(parts)
-            readers[partition].write_rest()
 
     @property
     def _has_unwritten(self) -> bool:
@@ -423,16 +414,10 @@ class StreamLoop:
         with suppress(WaltapError), self._connector.once():
             slot = self._connector.slot()
             self._run.guard.take(slot, self._orphans())
-            self._note_restart_lsn(0 if slot is None else slot.restart_lsn)
-
-    def _note_restart_lsn(self, lsn: int) -> None:
-        """Keep the slot's restart LSN of the look before.
-
-        The server shows a new one a moment before that is on its disk.
-        """
-        if len(self._readers) == 1:
-            self._delivery.note_restart_lsn(self._restart_lsn)
-            self._restart_lsn = lsn
+            if len(self._readers) == 1:
+                # That of the look before: the server shows a new one a moment before it is on its disk.
+                self._delivery.note_restart_lsn(self._restart_lsn)
+                self._restart_lsn = 0 if slot is None else slot.restart_lsn
 
     def _orphans(self) -> list[str] | None:
         """Return slots without a reader and a pipeline of the folder.
