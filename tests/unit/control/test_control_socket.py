@@ -42,7 +42,8 @@ class Engine:
         self.verdict, self.given = verdict, list[Signal]()
         self.redeliveries = redelivery_inbox()
 
-    def give(self, signal: Signal) -> Future[SignalAnswer]:
+    def signal(self, kind: str, _data: object, *, identifier: str) -> Future[SignalAnswer]:
+        signal = Signal(identifier, kind, "")
         self.given.append(signal)
         future: Future[SignalAnswer] = Future()
         why = self.verdict(signal)
@@ -51,7 +52,9 @@ class Engine:
         return future
 
     def socket(self, folder: Path, *, longest: int = 10_000) -> ControlSocket:
-        control = ControlServer(self.give, self.redeliveries.put, lambda: STATUS, lambda: "made-1")
+        control = ControlServer(
+            self.signal, self.redeliveries.put, lambda: STATUS, lambda: "made-1"
+        )
         return ControlSocket(folder / CONTROL, control.answer, longest=longest)
 
 

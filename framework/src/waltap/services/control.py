@@ -84,12 +84,6 @@ class SignalRequest(
     data: dict[str, object] | str | None = None
     wait_ms: int = 0
 
-    @property
-    def text(self) -> str:
-        if isinstance(self.data, str):
-            return self.data
-        return "" if self.data is None else msgspec.json.encode(self.data).decode()
-
 
 class StatusRequest(_Request, frozen=True, tag="status"):
     """Ask for the status document of ``/api/status``."""

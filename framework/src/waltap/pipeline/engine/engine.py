@@ -66,8 +66,8 @@ ENVELOPE_BYTES = 64 * 1024
 class ControlServer:
     """Answer requests on the control socket."""
 
-    # These queue a signal and a request for dead letters.
-    give: "Callable[[Signal], Future[SignalAnswer]]"
+    # `Engine.signal`; queues a request for dead letters.
+    signal: "Callable[..., Future[SignalAnswer]]"
     redeliver: "Callable[[RedeliveryRequest], Future[RedeliveryAnswer]]"
     status: Callable[[], PipelineStatus]
     # Makes a new id.
@@ -109,9 +109,9 @@ class ControlServer:
         )
 
     def _signal(self, request: SignalRequest) -> ControlAnswer:
-        signal = Signal(request.identifier or self.identifier(), request.kind, request.text)
-        future = self.give(signal)
-        answer = ControlAnswer(ok=True, identifier=signal.identifier)
+        answer = ControlAnswer(ok=True, identifier=request.identifier or self.identifier())
+        data = "" if request.data is None else request.data
+        future = self.signal(request.kind, data, identifier=answer.identifier)
         with suppress(TimeoutError):
             given = future.result(request.wait_ms / 1000)
             answer.accepted, answer.reason = given.accepted, given.reason
@@ -324,7 +324,7 @@ class Engine:
     def _control(self) -> ControlSocket:
         run, state = self._run, self._run.state
         control = ControlServer(
-            run.channels.inbox.put,
+            self.signal,
             run.redeliveries.put,
             self.status,
             identifier=lambda: new_identifier(state.chance),
