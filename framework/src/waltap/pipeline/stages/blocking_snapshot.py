@@ -160,7 +160,7 @@ class BlockingSnapshot:
     def _end(self, *, completed: bool) -> None:
         self.close()
         if self._begun:
-            (self._report.completed if completed else self._report.aborted)()
+            self._report.ended(completed=completed)
         self._begun, self._refused, self._patience_s = False, [], PATIENCE_S
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ class SignalStage:
                 engine.incremental_chunk_size, engine.incremental_chunk_target_ms / 1000
             ),
             delete_closes=engine.watermarking == "insert_delete",
-            notice=IncrementalReport(state, channels),
+            notice=IncrementalReport("incremental", state, channels),
             obeyed=self._obeyed,
             state=IncrementalState.restored(delivery.offset.signals),
             undecided=undecided,

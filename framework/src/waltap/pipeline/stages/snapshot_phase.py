@@ -69,9 +69,9 @@ class SnapshotReport(ProgressReport):
         self.begun = False
 
     def started(self, tables: list[str]) -> None:
-        self._tables = ",".join(tables)
+        self._tables, self._rows = ",".join(tables), 0
         self.counts.tables.clear()
-        self._report_event("started", 0)
+        self._report_event("started")
 
     def reads(self, table: str, total: int | None) -> None:
         self._table_done()
@@ -92,13 +92,10 @@ class SnapshotReport(ProgressReport):
         self.note(self._rows, self._total)
         self.observe("progress", self.table, self._rows, self._total)
 
-    def completed(self) -> None:
-        self._table_done()
-        self._report_event("completed", self._rows)
-
-    def aborted(self) -> None:
-        """Report an early end."""
-        self._report_event("aborted", self._rows)
+    def ended(self, *, completed: bool) -> None:
+        if completed:
+            self._table_done()
+        self._report_event("completed" if completed else "aborted")
 
     def refused(self, table: str) -> None:
         self.channels.notify(
@@ -107,9 +104,9 @@ class SnapshotReport(ProgressReport):
         if table == self.table:
             self.table = ""
 
-    def _report_event(self, event: str, rows: int) -> None:
+    def _report_event(self, event: str) -> None:
         self.counts.snapshot.notified(self.kind, event)
-        self.observe(event, "", rows)
+        self.observe(event, "", self._rows)
         self.channels.notify(INITIAL, event.upper())
 
     def _table_done(self) -> None:
@@ -130,9 +127,6 @@ class SnapshotReport(ProgressReport):
 
 class IncrementalReport(ProgressReport):
     """Report incremental snapshots from their notifications."""
-
-    def __init__(self, state: RunState, channels: PipelineChannels) -> None:
-        super().__init__("incremental", state, channels)
 
     def __call__(
         self, kind: str, identifier: str, *, rows: int = 0, observed: bool = True, **data: str
@@ -213,15 +207,15 @@ class SnapshotPhase:
         """
         completed = False
         try:
-            completed = self._run(connector, start)
-        except BaseException:
-            self._report.aborted()
-            raise
+            if self._delivered(connector, start):
+                self._delivery.finish_snapshot()
+                completed = True
         finally:
+            self._report.ended(completed=completed)
             _log_mode(connector, completed=completed)
         return completed
 
-    def _run(self, connector: Connector, start: StartPosition) -> bool:
+    def _delivered(self, connector: Connector, start: StartPosition) -> bool:
         delivery, report = self._delivery, self._report
         captured = tables_of(connector).captured_tables().values() if self._notified else ()
         report.started(sorted(set(captured)))
@@ -229,14 +223,11 @@ class SnapshotPhase:
         if chunks is not None:
             return self._read_by_sink(chunks)
         pieces = self._pieces(connector, start)
-        if not deliver(pieces, report, self._state, connector, delivery, snapshot=True):
-            delivery.drain()
-            delivery.flush()
-            report.aborted()
-            return False
-        delivery.finish_snapshot()
-        report.completed()
-        return True
+        if deliver(pieces, report, self._state, connector, delivery, snapshot=True):
+            return True
+        delivery.drain()
+        delivery.flush()
+        return False
 
     def _pieces(self, connector: Connector, start: StartPosition) -> Iterator[SnapshotRows]:
         first = True
@@ -292,15 +283,12 @@ class SnapshotPhase:
         log.info("%s tables, in %s chunks, are read by others", len(tables), len(chunks))
         rows = delivery.await_chunks(lambda: state.stop.is_set() or state.is_finished())
         if rows is None:
-            report.aborted()
             return False
         for table in dict.fromkeys(chunk.relation.name for chunk in tables.values()):
             report.reads(table, rows.get(table))
             report.progressed(rows.get(table, 0))
             state.counts.snapshot_rows += rows.get(table, 0)
             state.counts.events += rows.get(table, 0)
-        delivery.finish_snapshot()
-        report.completed()
         return True
 
 
