@@ -415,7 +415,7 @@ class StreamLoop:
             slot = self._connector.slot()
             self._run.guard.take(slot, self._orphans())
             if len(self._readers) == 1:
-                # That of the look before: the server shows a new one a moment before it is on its disk.
+                # The one of the look before: the server shows a new one before it is on its disk.
                 self._delivery.note_restart_lsn(self._restart_lsn)
                 self._restart_lsn = 0 if slot is None else slot.restart_lsn
 

@@ -164,8 +164,8 @@ class FailurePolicy:
             records = FailureHandling.DEAD_LETTER
         given = engine.event_processing
         events = records if given == "tolerance" else FailureHandling(given)
-        kept = capture.event_converting_failure == "dead_letter"
-        values = FailureHandling.DEAD_LETTER if kept else None
+        stored = capture.event_converting_failure == "dead_letter"
+        values = FailureHandling.DEAD_LETTER if stored else None
         return cls(events=events, records=records, values=values)
 
     @property

@@ -87,7 +87,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
 
 class _Section:
-    """Write the entries of one decoder after its header, with the answers to its questions.
+    """Write the entries of one decoder, and the answers to its questions.
 
     A decoder that only a check makes writes nothing.
     """
