@@ -42,10 +42,6 @@ T = TypeVar("T")
 Busy = Callable[["pq.abc.PGconn"], bool]
 
 
-def _never() -> bool:
-    return False
-
-
 class ServerWaits:
     """Hold the rules for all waits of one connector.
 
@@ -56,7 +52,7 @@ class ServerWaits:
 
     def __init__(
         self,
-        stopping: Callable[[], bool] = _never,
+        stopping: Callable[[], bool] = lambda: False,
         *,
         timeout_s: float = 0.0,
         busy: Busy | None = None,

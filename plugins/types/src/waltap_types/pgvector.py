@@ -64,10 +64,6 @@ def _sparse_connect(text: str) -> dict[str, object]:
     return {"dimensions": dimensions, "vector": pairs}
 
 
-def _list_type() -> "pa.DataType":
-    return pa.list_(pa.float32())
-
-
 def _sparse_type() -> "pa.DataType":
     return pa.struct([("dimensions", pa.int32()), ("vector", pa.map_(pa.int32(), pa.float32()))])
 
@@ -87,7 +83,7 @@ _VECTOR = ValueForm(
     to_json=lambda text: f"[{','.join(number_json(n, single=False) for n in _numbers(text))}]",
     to_connect=_numbers,
     zero=[],
-    arrow=converted("vector", _list_type, _numbers),
+    arrow=converted("vector", lambda: pa.list_(pa.float32()), _numbers),
 )
 _HALFVEC = ValueForm(
     schema=Schema(
@@ -99,7 +95,7 @@ _HALFVEC = ValueForm(
     to_json=lambda text: f"[{','.join(map(float_text, _half_connect(text)))}]",
     to_connect=_half_connect,
     zero=[],
-    arrow=converted("halfvec", _list_type, _numbers),
+    arrow=converted("halfvec", lambda: pa.list_(pa.float32()), _numbers),
 )
 _SPARSEVEC = ValueForm(
     schema=Schema(

@@ -134,10 +134,6 @@ def _between(low: int, high: int) -> Callable[[int], str]:
     return text
 
 
-def _bool(value: bool) -> str:
-    return "t" if value else "f"
-
-
 def _money(cents: int) -> str:
     """Return an amount as lc_monetary C prints it.
 
@@ -149,14 +145,6 @@ def _money(cents: int) -> str:
 
 def _timestamptz(micros: int) -> str:
     return timestamp_text(micros, zone="+00" if abs(micros) < 1 << 63 else "")
-
-
-def _bytea(value: bytes) -> str:
-    return "\\x" + value.hex()
-
-
-def _point(value: Any) -> str:
-    return f"({float8_text(value.x)},{float8_text(value.y)})"
 
 
 def _string(value: str) -> str:
@@ -177,13 +165,15 @@ def _text_bytes(value: bytes) -> str:
 _STRING = DatumKind("datum_string", _string)
 _TEXT_BYTES = DatumKind("datum_bytes", _text_bytes)
 _KINDS: dict[str, DatumKind] = {
-    "bool": DatumKind("datum_bool", _bool),
-    "bytea": DatumKind("datum_bytes", _bytea),
+    "bool": DatumKind("datum_bool", lambda value: "t" if value else "f"),
+    "bytea": DatumKind("datum_bytes", lambda value: "\\x" + value.hex()),
     "int8": DatumKind("datum_int64", str),
     "int2": DatumKind("datum_int32", _between(-(1 << 15), (1 << 15) - 1)),
     "int4": DatumKind("datum_int32", str),
     "oid": DatumKind("datum_int64", _between(0, (1 << 32) - 1)),
-    "point": DatumKind("datum_point", _point),
+    "point": DatumKind(
+        "datum_point", lambda value: f"({float8_text(value.x)},{float8_text(value.y)})"
+    ),
     "float4": DatumKind("datum_float", float4_text),
     "float8": DatumKind("datum_double", float8_text),
     "money": DatumKind("datum_int64", _money),

@@ -137,7 +137,11 @@ def shown_by_columns(
         if former is None:
             if _made_at_once(found, writers):
                 yield writers[0]
-        elif writers and former.nullable == found.nullable and _other(former, found):
+        elif (
+            writers
+            and former.nullable == found.nullable
+            and (former.name, former.type_oid) != (found.name, found.type_oid)
+        ):
             yield writers[0]
 
 
@@ -145,10 +149,6 @@ def fits(columns: Iterable[Column], relation: Relation) -> bool:
     """Return whether all of ``columns`` can belong to ``relation``."""
     types = {column.name: column.type_oid for column in relation.columns}
     return all(types.get(column.name) == column.type_oid for column in columns)
-
-
-def _other(former: Column, found: Column) -> bool:
-    return (former.name, former.type_oid) != (found.name, found.type_oid)
 
 
 def _made_at_once(column: Column, writers: Sequence[int]) -> bool:

@@ -113,8 +113,9 @@ class CopyBuffer:
             if missing := self._splitter.missing:
                 yield from self._split(min(missing, self._have))
                 continue
-            found = self._found()
-            if found is not None:
+            bounds = self._bounds_of(np.frombuffer(self._buffer, "u1", self._have))
+            if bounds is not None:
+                found = HeadedRows(self._buffer, bounds)
                 yield found
                 self._keep(found.size)
                 continue
@@ -144,10 +145,6 @@ class CopyBuffer:
         rest = self._have - after
         self._view[:rest] = bytes(self._view[after : self._have])
         self._have = rest
-
-    def _found(self) -> HeadedRows | None:
-        bounds = self._bounds_of(np.frombuffer(self._buffer, "u1", self._have))
-        return None if bounds is None else HeadedRows(self._buffer, bounds)
 
 
 def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":

@@ -275,10 +275,6 @@ def _scaled(value: int, scale: int) -> str:
     return f"{'-' if value < 0 else ''}{digits[:point]}{'.' if scale else ''}{digits[point:]}"
 
 
-def _text(field: FieldValues) -> "pa.Array":
-    return field.texts()
-
-
 _JSONB_VERSION: Final = 1
 
 
@@ -288,10 +284,6 @@ def _jsonb(field: FieldValues) -> "pa.Array":
     if (numbers_at(field.data, field.starts[field.present], "u1") != _JSONB_VERSION).any():
         raise _Damage("version 1 of jsonb")
     return field.texts(skipped=1)
-
-
-def _bytea(field: FieldValues) -> "pa.Array":
-    return field.byte_strings(pa.binary())
 
 
 _READERS: Final[dict[str, FieldReader]] = {
@@ -306,9 +298,9 @@ _READERS: Final[dict[str, FieldReader]] = {
     "timestamp": _timestamp(None),
     "timestamptz": _timestamp("UTC"),
     "uuid": _uuid,
-    "bytea": _bytea,
+    "bytea": lambda field: field.byte_strings(pa.binary()),
     "jsonb": _jsonb,
-    **dict.fromkeys(("text", "varchar", "bpchar", "name", "json"), _text),
+    **dict.fromkeys(("text", "varchar", "bpchar", "name", "json"), FieldValues.texts),
 }
 
 

@@ -100,7 +100,9 @@ class ParallelReading:
             for task_index, work in enumerate(self._works):
                 yield from self._of(task_index, work)
         finally:
-            self._close()
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
             deadline = time.monotonic() + JOIN_S
             for thread in threads:
                 # The garbage collector may end an abandoned iteration in any thread, also in these.
@@ -132,16 +134,11 @@ class ParallelReading:
             self._changed.notify_all()
         return piece
 
-    def _close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
     # --- in the threads -----------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            with self._open(self._ends) as reader:
+            with self._open(lambda: self._closed or self._stopping()) as reader:
                 while (task_index := self._chosen()) is not None:
                     with contextlib.closing(reader.read(self._works[task_index])) as pieces:
                         for piece in pieces:
@@ -153,9 +150,6 @@ class ParallelReading:
                 if not self._closed and self._error is None:
                     self._error = error
                 self._changed.notify_all()
-
-    def _ends(self) -> bool:
-        return self._closed or self._stopping()
 
     def _chosen(self) -> int | None:
         """Return the index of the first unfinished task."""

@@ -21,7 +21,6 @@ from waltap_postgres.snapshot.plan import ReadTask
 from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, failed, set_markers
 from waltap_postgres.snapshot.transaction import (
     ONE_SNAPSHOT,
-    CatalogShape,
     ReadingTransaction,
     SnapshotTable,
 )
@@ -94,7 +93,8 @@ class RequestedTables:
             targets = targets_in(transaction.catalogue)
         for target in targets:
             try:
-                shape = self._hold(target)
+                transaction.expect([target])
+                shape = transaction.hold([target]).get(target.oid)
             except SourceError as error:
                 if error.retry is not RetryVerdict.NEVER or isinstance(error, TableLocked):
                     raise
@@ -108,11 +108,6 @@ class RequestedTables:
         self.relations = {t.table.relation.name: t.table.relation for t in self._targets}
         transaction.session.execute("SET LOCAL lock_timeout TO DEFAULT")
         return True
-
-    def _hold(self, target: SnapshotTable) -> CatalogShape | None:
-        """Lock a table until the end. Return its present shape, None if it was dropped."""
-        self._transaction.expect([target])
-        return self._transaction.hold([target]).get(target.oid)
 
     def saw(self, xid: int, commit_lsn: int) -> bool | None:
         """Return whether the snapshot contains a transaction, as `TableReading.saw`."""

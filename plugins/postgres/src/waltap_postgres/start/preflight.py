@@ -174,7 +174,7 @@ class PreflightChecks:
             output_plugin(settings, self._decoder.output_plugin),
             *self._decoding(),
             *slot_limits(settings, service, limits_wal=self.context.limits_wal),
-            *writer_delay(settings, self._lazy()),
+            *writer_delay(settings, [name for (name,) in self.catalogue.query(LAZY_SQL)]),
             *(service.checks() if service is not None else ()),
             *(standby(self.server.version_num, self._primary()) if in_recovery else ()),
         ]
@@ -295,11 +295,6 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "SELECT sender_host, sender_port FROM pg_stat_wal_receiver WHERE sender_host IS NOT NULL"
         )
         return next((f"{host}:{port}" for host, port in rows), None)
-
-    def _lazy(self) -> list[str]:
-        """Return the databases and roles with synchronous_commit off."""
-        rows = self.catalogue.query(LAZY_SQL)
-        return [name for (name,) in rows]
 
     def _superuser(self) -> PreflightCheck:
         return PreflightCheck.warning(

@@ -36,15 +36,6 @@ class _BooleanTexts(dict[str, str]):
 BOOLEANS = _BooleanTexts(t="true", f="false")
 
 
-def _bool(text: str) -> bool:
-    return BOOLEANS[text] == "true"
-
-
-def _bool_default(text: str) -> bool:
-    # A default is an SQL literal (true), not the server's output (t).
-    return text.lower() == "true"
-
-
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
 
@@ -146,27 +137,15 @@ _INTEGERS = {
 }
 
 
-def _ranged(size: int) -> Callable[[str], int]:
-    """Return a parser of default literals that checks the type's range."""
-    limit = 1 << (8 * size - 1)
-
-    def convert(text: str) -> int:
-        value = int(text)
-        if not -limit <= value < limit:
-            raise ValueError("integer out of range")
-        return value
-
-    return convert
-
-
 def build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
     """Map ``bool``."""
     form = ValueForm(
         schema=Schema(kind=ConnectKind.BOOLEAN),
         to_json=BOOLEANS.__getitem__,
-        to_connect=_bool,
+        to_connect=lambda text: BOOLEANS[text] == "true",
         zero=False,
-        default=default_value(column.default, "false", _bool_default),
+        # A default is an SQL literal (true), not the server's output (t).
+        default=default_value(column.default, "false", lambda text: text.lower() == "true"),
         arrow=arrow_column.booleans(),
         json_expression=JsonExpression(template="booleans[{v}]", names={"booleans": BOOLEANS}),
         json_column=columns.BOOLEANS,
@@ -183,7 +162,7 @@ def build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
         to_json=text.to_json,
         to_connect=text.to_connect,
         zero=0,
-        default=default_value(column.default, "0", _ranged(size)),
+        default=default_value(column.default, "0", text.to_connect),
         arrow=arrow_column.integers(8 * size),
         json_expression=text.expression,
         json_column=text.column,

@@ -179,14 +179,6 @@ def _variable_connect(misfit: OutOfRange) -> Callable[[str], object]:
     return to_connect
 
 
-def _double(text: str) -> float:
-    return float(text)
-
-
-def _double_json(text: str) -> str:
-    return number_json(float(text), single=False)
-
-
 def _string_connect(scale: int | None) -> Callable[[str], str]:
     """Return text → text at the column's scale.
 
@@ -231,8 +223,8 @@ def build_numeric(column: Column, mapper: TypeMapper) -> ColumnMapping:
         case "double":
             form = ValueForm(
                 schema=Schema(kind=ConnectKind.FLOAT64),
-                to_json=_double_json,
-                to_connect=_double,
+                to_json=lambda text: number_json(float(text), single=False),
+                to_connect=float,
                 zero=0.0,
                 # One with more decimals than the column is none, as in the other modes.
                 default=default_value(column.default, "0.0", _finite(lambda t: float(scaled(t)))),

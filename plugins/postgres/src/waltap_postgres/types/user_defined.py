@@ -172,19 +172,11 @@ def _attributes(data_type: DataType, mapper: TypeMapper) -> _CompositeAttributes
 _SHAPES = frozenset({"box", "circle", "line", "lseg", "path", "polygon"})
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode()
-
-
-def _encoded_shape(text: str) -> bytes:
-    return java_geometry(text).encode()
-
-
 def _opaque(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
     # Debezium gets shapes from PgJDBC, which prints their numbers as Java does.
     shape = builtin_name(column.data_type) in _SHAPES
-    read = _encoded_shape if shape else _encoded
+    read = (lambda text: java_geometry(text).encode()) if shape else str.encode
     form = binary_form(mapper.options, read, strings(AS_TEXT))
     return column_mapping(column, mapper.options, dataclasses.replace(form, opaque=True))
 
