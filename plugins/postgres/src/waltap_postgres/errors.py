@@ -5,6 +5,7 @@ Source: PostgreSQL manual, appendix A (error codes), and `replication/slot.c`, `
 """
 
 import re
+from collections import defaultdict
 
 from waltap.base.text import sql_word
 from waltap.errors import (
@@ -188,27 +189,25 @@ class ErrorMeanings:
         message: str,
         *,
         function: str = "",
-        slot: str = "",
-        user: str = "",
-        database: str = "",
-        plugin: str = "",
-        publication: str = "",
-        address: str = "",
+        **given: str,
     ) -> SourceError | OffsetError:
+        facts = defaultdict(str, given)
+        slot, user, plugin = facts["slot"], facts["user"], facts["plugin"]
         text = message.strip().rstrip(".")
         # Only one of them names the object in every language.
         about = f"{text} {function}".lower()
         if sqlstate in {"28000", "28P01"}:
             if "replication" in text and "role" in text:
                 return PrivilegeMissing(text, user=user, sql=grant_for(text, user, function))
-            return AuthenticationRefused(text, way=_way_in(text, user, database))
+            return AuthenticationRefused(text, way=_way_in(text, user, facts["database"]))
         if sqlstate == "3D000":
-            return DatabaseMissing(text, database=database)
+            return DatabaseMissing(text, database=facts["database"])
         if sqlstate == "55006":
             pid = next((word for word in text.split() if word.isdigit()), "?")
             return SlotActive(text, slot=slot, pid=pid)
         if sqlstate == "42704" and "publication" in about:
-            return PublicationMissing(text, sql=f'CREATE PUBLICATION "{publication}" FOR TABLE …')
+            create = f'CREATE PUBLICATION "{facts["publication"]}" FOR TABLE …'
+            return PublicationMissing(text, sql=create)
         if sqlstate == "42704" and "slot" in about:
             return SlotMissing(text, position="the stored position")
         if sqlstate == "42710" and "slot" in about:

@@ -73,23 +73,6 @@ class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
     fitting: str = ""
 
 
-class WantedPublication(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe the publication that a pipeline needs."""
-
-    # The (schema, table) that it must publish.
-    table_ids: frozenset[tuple[str, str]]
-    # Operations that it must publish at least.
-    operations: Collection[str]
-    # The ``publish`` option of a fix.
-    publish: str
-    # Returns whether events have schema.table.column.
-    column: Callable[[str], bool]
-    # Whether changes of ``trees`` must arrive under the root's name.
-    via_root: bool
-    # Captured partitioned tables and partitions.
-    trees: frozenset[tuple[str, str]]
-
-
 def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
     """Return a predicate for schema.table.column by the profile's lists."""
     if capture.column_include:
@@ -99,47 +82,59 @@ def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
 
 
 def shortfalls(
-    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
+    catalogue: PostgresCatalogue,
+    name: str,
+    capture: CaptureProperties,
+    *,
+    table_ids: frozenset[tuple[str, str]],
+    trees: frozenset[tuple[str, str]],
+    operations: Collection[str],
+    publish: str,
 ) -> Iterator[PublicationShortfall]:
-    """Return the shortfalls of publication ``name``.
+    """Return the shortfalls of publication ``name``, none if it does not exist.
 
-    There are none if it does not exist.
+    It must publish ``table_ids`` with ``operations`` at least, and ``trees``, which are partitioned
+    tables and partitions, under the names that the profile wants. ``publish`` is the option of a fix.
     """
     rows = catalogue.query(PUBLICATION_SQL, (name,))
     if not rows:
         return
     *published, via_root = rows[0]
     if catalogue.version_num >= SCHEMAS:
-        yield from _partial_members(catalogue, name, wanted)
-    operations = dict(zip(OPERATIONS.values(), published, strict=True))
-    missing = [word for word in wanted.operations if not operations[word]]
+        yield from _partial_members(catalogue, name, table_ids, wanted_columns(capture))
+    has = dict(zip(OPERATIONS.values(), published, strict=True))
+    missing = [word for word in operations if not has[word]]
     publication = sql_name(name)
-    if missing and wanted.table_ids:
+    if missing and table_ids:
         yield PublicationShortfall(
             what=f"no {', '.join(missing)}",
-            statements=(f"ALTER PUBLICATION {publication} SET (publish = '{wanted.publish}')",),
-            table_ids=wanted.table_ids,
+            statements=(f"ALTER PUBLICATION {publication} SET (publish = '{publish}')",),
+            table_ids=table_ids,
         )
-    if wanted.trees and catalogue.version_num >= ROOTS and via_root != wanted.via_root:
-        value = str(wanted.via_root).lower()
+    wanted = catalogue.properties.publish_via_partition_root
+    if trees and catalogue.version_num >= ROOTS and via_root != wanted:
+        value = str(wanted).lower()
         statement = f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {value})"
         what = f"publish_via_partition_root is not {value}, as the profile has it"
         yield PublicationShortfall(
             what=what,
             statements=(statement,),
-            table_ids=wanted.trees,
+            table_ids=trees,
             fitting=f"publish.via.partition.root={str(via_root).lower()}",
         )
 
 
 def _partial_members(
-    catalogue: PostgresCatalogue, name: str, wanted: WantedPublication
+    catalogue: PostgresCatalogue,
+    name: str,
+    table_ids: frozenset[tuple[str, str]],
+    wanted: Callable[[str], bool],
 ) -> Iterator[PublicationShortfall]:
     publication = sql_name(name)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
     for schema, table, filtered, left_out, lacks_toast in rows:
-        columns = [c for c in left_out or () if wanted.column(f"{schema}.{table}.{c}")]
-        if (schema, table) not in wanted.table_ids or not (filtered or columns):
+        columns = [c for c in left_out or () if wanted(f"{schema}.{table}.{c}")]
+        if (schema, table) not in table_ids or not (filtered or columns):
             continue
         parts = []
         if filtered:

@@ -41,12 +41,10 @@ from waltap_postgres.replication.publication_completeness import (
     OPERATIONS,
     SCHEMAS,
     Membership,
-    WantedPublication,
     completeness,
     find_memberships,
     rewritten,
     shortfalls,
-    wanted_columns,
 )
 
 log = logging.getLogger(__name__)
@@ -136,22 +134,18 @@ class PublicationSet:
         operations = [
             word for letter, word in OPERATIONS.items() if letter not in capture.skipped_operations
         ]
-        wanted = WantedPublication(
-            table_ids=frozenset(
-                covered.intersection(t.relation.table_id for t in members(captured, via_root=root))
-            ),
+        wanted = {t.relation.table_id for t in members(captured, via_root=root)}
+        trees = {t.relation.table_id for t in captured if t.partition or t.partitioned}
+        lacks = shortfalls(
+            self._catalogue,
+            name,
+            capture,
+            table_ids=frozenset(covered & wanted),
+            trees=frozenset(trees & covered if inserts else trees),
             operations=[o for o in operations if not inserts or o in INSERTS_OPERATIONS],
             publish=INSERTS_OPERATIONS if inserts else publish,
-            column=wanted_columns(capture),
-            via_root=root,
-            trees=frozenset(
-                t.relation.table_id
-                for t in captured
-                if (t.partition or t.partitioned)
-                and (not inserts or t.relation.table_id in covered)
-            ),
         )
-        found = list(shortfalls(self._catalogue, name, wanted))
+        found = list(lacks)
         plan.shortfalls += [(name, shortfall) for shortfall in found]
         entry = self._context.owned_objects.find(*self._owned_object(name).key)
         managed = self._properties.publication_autocreate_mode == "disabled"

@@ -97,9 +97,6 @@ class ServerHosting:
             return f"On {service.name}: {name} is on already: {service.restart}, it waits for that"
         return f"On {service.name}: {service.switch}"
 
-    def set(self, setting: str) -> str:
-        return f"On {self.service.name}, set {setting} {self.service.where}"
-
     def checks(self) -> Iterator[PreflightCheck]:
         """Yield the check that reports the service and its rule for slots."""
         service = self.service
@@ -147,7 +144,6 @@ def hosting(catalogue: PostgresCatalogue) -> ServerHosting | None:
 class ServerSetting:
     """Hold one setting of the server."""
 
-    name: str
     value: str
     # A change of the setting waits for a restart.
     waiting: bool = False
@@ -179,7 +175,7 @@ def server_settings(
     for name, value, pending in rows:
         new = written.get(name)
         waiting = pending or (new is not None and new != value)
-        settings[name] = ServerSetting(name=name, value=value, waiting=waiting, written=new)
+        settings[name] = ServerSetting(value=value, waiting=waiting, written=new)
     return settings
 
 
@@ -233,7 +229,7 @@ SLOW_MS = 1000
 def _set(hosting: ServerHosting | None, setting: str) -> str:
     """Return the SQL, or the service's own way, that sets ``setting``."""
     if hosting is not None:
-        return hosting.set(setting)
+        return f"On {hosting.service.name}, set {setting} {hosting.service.where}"
     return f"ALTER SYSTEM SET {setting}; SELECT pg_reload_conf();"
 
 
