@@ -8,6 +8,7 @@ from waltap_postgres.errors import (
     AuthenticationRefused,
     ConnectionsUsedUp,
     DatabaseMissing,
+    DecodingStopped,
     ErrorMeanings,
     OutputPluginUnavailable,
     PrivilegeMissing,
@@ -162,6 +163,6 @@ def test_a_failed_connection_is_understood_by_its_text(text, kind, problem):
 def test_a_server_that_stumbles_over_its_catalogue_while_decoding_is_asked_again(text):
     """The first as PostgreSQL 15.20 decoded a prepared transaction, the others beside TRUNCATE."""
     error = MEANINGS.of_stream("XX000", text, slot="s", publication="p")
-    assert type(error) is ConnectionLost
+    assert type(error) is DecodingStopped
     other = MEANINGS.of_stream("XX000", "cache lookup failed for type 7", slot="s", publication="p")
     assert other.retry is RetryVerdict.NEVER

@@ -165,14 +165,15 @@ QueryFailed = SourceError.define("QueryFailed", "WT-2009")
 TableLocked = QueryFailed.define("TableLocked", "WT-2024")
 PublicationLocked = ConnectionLost.define("PublicationLocked", "WT-2026")
 IdentityLocked = ConnectionLost.define("IdentityLocked", "WT-2033")
+DecodingStopped = ConnectionLost.define("DecodingStopped", "WT-2034")
 QueryCancelled = ConnectionLost.define("QueryCancelled", "WT-2019")
 # It may do more than compare values, or it takes too long.
 ConditionRefused = SourceError.define("ConditionRefused", "WT-4104")
 
 
-# Faults of a walsender; the next one succeeds. A nested catalogue lookup during an uncommitted transaction
-# confuses its check of the outer one; and its cache keeps "no such table" for the files of a TRUNCATE that
-# it met too early.
+# Faults of a walsender; the next one mostly succeeds. A nested catalogue lookup during an uncommitted
+# transaction confuses its check of the outer one; and its cache keeps "no such table" for the files of a
+# TRUNCATE that it met too early.
 FAULTS_OF_A_SESSION = ("call during logical decoding", "could not map filen")
 
 
@@ -265,7 +266,7 @@ class ErrorMeanings:
                 publication=publication,
             )
         if sqlstate == "XX000" and any(words in message for words in FAULTS_OF_A_SESSION):
-            return ConnectionLost(f"the server stopped decoding: {message.strip()}")
+            return DecodingStopped(f"the server stopped decoding: {message.strip()}")
         return self.of_query(sqlstate, message, function=function, **facts)
 
 
