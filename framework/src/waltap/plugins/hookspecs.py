@@ -22,18 +22,17 @@ the others still count.
 An implementation may omit arguments, and later versions only add arguments to a specification.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pluggy
-
-from waltap.ports.specs import KINDS, SpecKind
 
 if TYPE_CHECKING:
     from waltap.changes.decode.relation import Relation
     from waltap.changes.transactions.position import Positions
     from waltap.changes.transactions.transaction import Batch, TransactionPart
     from waltap.config.profile import Profile
+    from waltap.ports import specs
     from waltap.ports.offsets.offset import ConnectOffsets
     from waltap.ports.sink.verification import TableComparison
 
@@ -43,42 +42,107 @@ hookimpl = pluggy.HookimplMarker("waltap")
 API_VERSION = 1
 """A plugin module may set ``WALTAP_API = 1``; another number is refused as WT-1104."""
 
-# --- register: start-up, a hook for each kind of `waltap.ports.specs.KINDS` ---------------------
-
-CONTRIBUTE: Mapping[str, str] = {
-    "connectors": "source databases.",
-    "decoders": "decoders of logical decoding output plugins.",
-    "replica_identities": "the semantics of replica identities.",
-    "snapshotters": "snapshot modes.",
-    "types": "type mappings.\n\nA lower ``order`` is asked before the built-in ones (100).",
-    "formats": "record formats.",
-    "transforms": "transforms: of batches, of events, of records.",
-    "predicates": "predicates, which select records for a transform.",
-    "converters": "converters of columns.\n\nDebezium's property ``converters`` lists them.",
-    "topic_naming": "topic naming strategies.",
-    "sinks": "destinations.",
-    "table_formats": "table formats, for ``format`` of the Spark sink.",
-    "offset_stores": "offset stores.",
-    "signal_actions": "types of signals, each with its action.",
-    "signal_channels": "signal channels beside the signal table (``source``).",
-    "notification_channels": "channels for notifications.",
-    "checks": "checks before a start.\n\n``waltap doctor`` prints them; a run with errors is refused.",
-    "commands": "sub-commands of the CLI.",
-}
-"""Kind → what its hook ``register_KIND`` contributes. Such a hook returns an iterable of specs."""
+# --- register: start-up ------------------------------------------------------------------------
 
 
-def _registering(kind: SpecKind) -> Callable[[], Iterable[object]]:
-    def register() -> Iterable[object]:
-        return ()
-
-    register.__name__ = register.__qualname__ = kind.hook
-    register.__doc__ = f"Contribute {CONTRIBUTE[kind.attribute]}"
-    register.__annotations__ = {"return": f"Iterable[{kind.spec.__name__}]"}
-    return hookspec(register)
+@hookspec
+def register_connectors() -> "Iterable[specs.ConnectorSpec]":  # type: ignore[empty-body]
+    """Contribute source databases."""
 
 
-globals().update({kind.hook: _registering(kind) for kind in KINDS})
+@hookspec
+def register_decoders() -> "Iterable[specs.DecoderSpec]":  # type: ignore[empty-body]
+    """Contribute decoders of logical decoding output plugins."""
+
+
+@hookspec
+def register_replica_identities() -> "Iterable[specs.ReplicaIdentitySpec]":  # type: ignore[empty-body]
+    """Contribute the semantics of replica identities."""
+
+
+@hookspec
+def register_snapshotters() -> "Iterable[specs.SnapshotterSpec]":  # type: ignore[empty-body]
+    """Contribute snapshot modes."""
+
+
+@hookspec
+def register_types() -> "Iterable[specs.TypeSpec]":  # type: ignore[empty-body]
+    """Contribute type mappings.
+
+    A lower ``order`` is asked before the built-in ones (100).
+    """
+
+
+@hookspec
+def register_formats() -> "Iterable[specs.FormatSpec]":  # type: ignore[empty-body]
+    """Contribute record formats."""
+
+
+@hookspec
+def register_transforms() -> "Iterable[specs.TransformSpec]":  # type: ignore[empty-body]
+    """Contribute transforms: of batches, of events, of records."""
+
+
+@hookspec
+def register_predicates() -> "Iterable[specs.PredicateSpec]":  # type: ignore[empty-body]
+    """Contribute predicates, which select records for a transform."""
+
+
+@hookspec
+def register_converters() -> "Iterable[specs.ColumnConverterSpec]":  # type: ignore[empty-body]
+    """Contribute converters of columns.
+
+    Debezium's property ``converters`` lists them.
+    """
+
+
+@hookspec
+def register_topic_naming() -> "Iterable[specs.TopicNamingSpec]":  # type: ignore[empty-body]
+    """Contribute topic naming strategies."""
+
+
+@hookspec
+def register_sinks() -> "Iterable[specs.SinkSpec]":  # type: ignore[empty-body]
+    """Contribute destinations."""
+
+
+@hookspec
+def register_table_formats() -> "Iterable[specs.TableFormatSpec]":  # type: ignore[empty-body]
+    """Contribute table formats, for ``format`` of the Spark sink."""
+
+
+@hookspec
+def register_offset_stores() -> "Iterable[specs.OffsetStoreSpec]":  # type: ignore[empty-body]
+    """Contribute offset stores."""
+
+
+@hookspec
+def register_signal_actions() -> "Iterable[specs.SignalActionSpec]":  # type: ignore[empty-body]
+    """Contribute types of signals, each with its action."""
+
+
+@hookspec
+def register_signal_channels() -> "Iterable[specs.SignalChannelSpec]":  # type: ignore[empty-body]
+    """Contribute signal channels beside the signal table (``source``)."""
+
+
+@hookspec
+def register_notification_channels() -> "Iterable[specs.NotificationChannelSpec]":  # type: ignore[empty-body]
+    """Contribute channels for notifications."""
+
+
+@hookspec
+def register_checks() -> "Iterable[specs.CheckSpec]":  # type: ignore[empty-body]
+    """Contribute checks before a start.
+
+    ``waltap doctor`` prints them; a run with errors is refused.
+    """
+
+
+@hookspec
+def register_commands() -> "Iterable[specs.CommandSpec]":  # type: ignore[empty-body]
+    """Contribute sub-commands of the CLI."""
+
 
 # --- choose: rare, first answer wins ---------------------------------------------------------------
 
