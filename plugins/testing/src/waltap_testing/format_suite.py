@@ -57,23 +57,11 @@ SOME_TEXTS = (*TEXTS.values(), None)
 GONE = range(20_000, 20_040)
 
 
-def _strings(value: object) -> Iterator[str]:
-    """Yield every text in a parsed value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
+def _leaves(value: object) -> Iterator[object]:
+    """Yield every name, and every value that is no container, in a parsed value."""
+    if isinstance(value, Mapping):
         for name, part in value.items():
             yield str(name)
-            yield from _strings(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _strings(part)
-
-
-def _leaves(value: object) -> Iterator[object]:
-    """Yield every value in a parsed value that is no container."""
-    if isinstance(value, Mapping):
-        for part in value.values():
             yield from _leaves(part)
     elif isinstance(value, list | tuple):
         for part in value:
@@ -92,7 +80,7 @@ class FormatRig:
     # another library than the format does.
     parse: Callable[[bytes], object]
     # Return whether a parsed value contains a text.
-    holds: Callable[[object, str], bool] = lambda value, text: text in _strings(value)
+    holds: Callable[[object, str], bool] = lambda value, text: text in _leaves(value)
     # Properties of `CaptureProperties`.
     capture: Mapping[str, object] = field(default_factory=dict)
     # Changes the rest of the format's context.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START, Position, Positions
-from waltap.changes.transactions.transaction import Batch
+from waltap.changes.transactions.transaction import Batch, Part, events_in
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import (
@@ -28,6 +29,12 @@ from waltap_testing.workload import ScriptedWorkload, mixed
 
 # Limits the time of the suite: each kill is a fork and a delivery.
 MOST_KILLS = 32
+
+
+def bare(sink: Sink, position: Position, *parts: Part) -> Batch:
+    """Return a batch of parts without rows, as the engine gives it to ``sink``."""
+    records: list[Record] | None = [] if sink.capabilities.records else None
+    return Batch(parts=list(parts), position=position, events=events_in(parts), records=records)
 
 
 def written(sink: Sink, batches: Iterable[Batch], *, each: bool = False) -> Position | None:

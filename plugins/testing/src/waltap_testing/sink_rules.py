@@ -13,14 +13,12 @@ from waltap.changes.transactions.position import Position, Positions, SnapshotPr
 from waltap.changes.transactions.transaction import (
     Batch,
     Heartbeat,
-    Part,
     SnapshotRows,
-    events_in,
 )
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of
 from waltap.ports.sink.sink import Sink
-from waltap_testing.sink_crash import deliver, written
+from waltap_testing.sink_crash import bare, deliver, written
 from waltap_testing.sink_rig import DeliveredChange, SinkRig, assert_complete, sole, values_of
 from waltap_testing.workload import (
     HIDDEN,
@@ -205,12 +203,8 @@ class AppliesChanges:
         batches = list(workload.batches(10, records=sink.capabilities.records))
         end = workload.parts[-1].end_lsn + 8
         message = LogicalMessage(end, transactional=False, prefix="app", content=b"\x00\xff")
-        each: list[list[Part]] = [[Heartbeat(ts=1)], [lone_part(message), Heartbeat(ts=2)]]
-        for parts in each:
-            records: list[Record] | None = [] if sink.capabilities.records else None
-            batches.append(
-                Batch(parts=parts, position=Position(end), events=events_in(parts), records=records)
-            )
+        batches.append(bare(sink, Position(end), Heartbeat(ts=1)))
+        batches.append(bare(sink, Position(end), lone_part(message), Heartbeat(ts=2)))
         assert deliver(sink, batches) == Position(end)
         assert _ids(rig)[:1] == [1]
 

@@ -34,6 +34,7 @@ from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import ChildOutcome, CrashChild, KillPoint
 from waltap_testing.sink_crash import (
     SinkCrash,
+    bare,
     crashes,
     deliver,
     failing_sync,
@@ -157,16 +158,14 @@ class SinkSuite(
 
     def test_an_empty_batch_moves_the_position(self, sink: Sink) -> None:
         """An empty batch moves the position: a filter may drop every change."""
-        records: list[Record] | None = [] if sink.capabilities.records else None
         position = Position(0x2000000)
-        sink.write(Batch(parts=[], position=position, events=0, records=records))
+        sink.write(bare(sink, position))
         assert sole(sink.flush()) == position
 
     def test_a_batch_without_a_partition_is_promised_without_one(self, sink: Sink) -> None:
         """A source with one partition needs no partition name."""
         position = Position(0x2000000)
-        records: list[Record] | None = [] if sink.capabilities.records else None
-        sink.write(Batch(parts=[], position=position, events=0, records=records))
+        sink.write(bare(sink, position))
         assert Positions.of(sink.flush()) == {SOLE: position}
 
     def test_positions_of_two_partitions_keep_apart(self, rig: SinkRig, tmp_path: Path) -> None:
@@ -544,12 +543,9 @@ class SinkSuite(
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
         """A full disk, or the rig's outage, is a SinkError without a promise."""
         workload = mixed(truncate=False)
-        capabilities = rig.build(tmp_path).capabilities
 
         def act(child: CrashChild) -> None:
-            sink = rig.opened(tmp_path)
-            batches = list(workload.batches(4, records=capabilities.records))
-            write_and_report(sink, batches[0], child)
+            sink, batches = _begun(rig, tmp_path, workload, child)
             with rig.outage() if rig.outage is not None else full_disk():
                 verdict = write_and_report(sink, batches[1], child)
             # The engine retries on the same sink only with this verdict.
@@ -593,12 +589,9 @@ class SinkSuite(
         self, rig: SinkRig, tmp_path: Path, record_property: Callable[[str, object], None]
     ) -> None:
         workload = mixed(truncate=False)
-        capabilities = rig.build(tmp_path).capabilities
 
         def act(child: CrashChild) -> None:
-            sink = rig.opened(tmp_path)
-            batches = list(workload.batches(4, records=capabilities.records))
-            write_and_report(sink, batches[0], child)
+            sink, batches = _begun(rig, tmp_path, workload, child)
             with rig.outage() if rig.outage is not None else failing_sync():
                 try:
                     sink.write(batches[1])
@@ -629,6 +622,16 @@ class SinkSuite(
             )
             pytest.skip("no flush of it could be made to fail: give the rig an outage")
         _assert_resumes(rig, tmp_path, workload, outcome)
+
+
+def _begun(
+    rig: SinkRig, folder: Path, workload: ScriptedWorkload, child: CrashChild
+) -> tuple[Sink, list[Batch]]:
+    """Return a sink that has the first of these batches."""
+    sink = rig.opened(folder)
+    batches = list(workload.batches(4, records=sink.capabilities.records))
+    write_and_report(sink, batches[0], child)
+    return sink, batches
 
 
 def _assert_resumes(
