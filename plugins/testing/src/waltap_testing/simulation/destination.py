@@ -23,9 +23,7 @@ class SimulatedDestination:
     exactly_once: bool = False
     # Whether the sink accepts several partitions.
     partitions: bool = True
-    # Seconds that each write, flush and maintain takes.
-    write_s: float = 0.0
-    flush_s: float = 0.0
+    # Seconds that each maintain takes.
     maintain_s: float = 0.0
     # Hooks that may raise the errors a sink raises.
     before_write: Callable[[Batch], object] = lambda _batch: None
@@ -75,7 +73,6 @@ class _SimulatedSink(Sink):
         destination = self._destination
         assert not self._failed, "written after a failed flush"
         destination.before_write(batch)
-        destination.clock.wait(destination.write_s, _never)
         now = destination.clock.now
         for part in batch.parts:
             if isinstance(part, Heartbeat):
@@ -95,7 +92,6 @@ class _SimulatedSink(Sink):
         # rows.
         self._failed = True  # until it is known to have gone well
         destination.before_flush()
-        destination.clock.wait(destination.flush_s, _never)
         self._failed = False
         destination.flushes.append(destination.clock.now)
         destination.durable += self._pending
@@ -104,11 +100,7 @@ class _SimulatedSink(Sink):
         return self._written or None
 
     def maintain(self) -> None:
-        self._destination.clock.wait(self._destination.maintain_s, _never)
+        self._destination.clock.wait(self._destination.maintain_s, lambda: False)
 
     def close(self) -> None:
         self._destination.closed += 1
-
-
-def _never() -> bool:
-    return False

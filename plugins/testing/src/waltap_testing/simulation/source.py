@@ -50,8 +50,6 @@ class SimulatedSource:
     tables: dict[Relation, list[Tuple]] = field(default_factory=dict)
     # Names of the partitions at the start; the log belongs to the first one.
     partitions: tuple[str, ...] = (SOLE,)
-    # Identifier → (schema, table) of the existing tables.
-    existing: dict[str, tuple[str, str]] = field(default_factory=dict)
     # Seconds that a snapshot needs to read one piece of ``piece_rows`` rows.
     read_s: float = 0.01
     piece_rows: int = 100
@@ -65,8 +63,7 @@ class SimulatedSource:
     looks: list[float] = field(default_factory=list)
     # The confirmed position of the slot; None while no slot exists.
     slot_lsn: int | None = None
-    # Slots created, and slots dropped because the start failed.
-    made: int = 0
+    # Slots dropped because the start failed.
     undone: int = 0
     # Streams opened, and connections refused.
     links: int = 0
@@ -185,7 +182,6 @@ class _SimulatedConnector(Connector, TableListingSource, HeartbeatSource):
         if source.slot_lsn is None or snapshots:
             # A snapshot needs a slot at its own position, so it replaces an existing slot.
             source.slot_lsn, self._made_slot = source.wal_end, True
-            source.made += 1
         lsn = source.slot_lsn
         if offset is None or snapshots:
             snapshot = SnapshotProgress(kind="initial", lsn=lsn) if source.tables else None
@@ -237,12 +233,9 @@ class _SimulatedConnector(Connector, TableListingSource, HeartbeatSource):
     def estimate(self, relation: Relation) -> int | None:
         return len(self._source.tables.get(relation, ()))
 
-    def captured_tables(self) -> dict[str, str]:
-        return {key: ".".join(name) for key, name in self._source.existing.items()}
-
     def existing_tables(self) -> dict[str, tuple[str, str]]:
         self._source.looks.append(self._source.clock.now)
-        return dict(self._source.existing)
+        return {}
 
     def heartbeat(self) -> None:
         self._source.heartbeats.append(self._source.clock.now)

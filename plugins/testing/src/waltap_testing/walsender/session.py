@@ -54,7 +54,6 @@ class ClientSession:
         self.queries: list[ReceivedQuery] = []
         self.unanswered: list[ReceivedQuery] = []
         self.feedback: list[wire.StandbyStatus] = []
-        self.copied: list[bytes] = []
         self.failure: str | None = None
         self.ended = False
         self._socket = connection
@@ -138,7 +137,6 @@ class ClientSession:
             return
         with self._changed:
             if kind == b"d":
-                self.copied.append(body)
                 update = wire.parse_feedback(body, time.monotonic() - self._since)
                 if update is not None:
                     self.feedback.append(update)
