@@ -18,8 +18,8 @@ from waltap.config.profile import Component, Profile, TransformUse
 C = TypeVar("C", bound=Component[Any])
 _SEPARATOR = r"(?:\\\.|\[\.\]|\.(?![*+?{]))"
 _PARTS = re.compile(rf"{_SEPARATOR}|:")
-_IN_DATABASE = frozenset({"tables", "identities", "columns", "types", "cells", "keys"})
-"""Patterns that may begin with the database's name; without a separator behind it, it is a schema's."""
+_AT_LEAST = {"tables": 1, "identities": 1, "columns": 1, "types": 1, "cells": 1, "keys": 1}
+"""Fewest separators after the database's name; with fewer it is a schema's name."""
 
 _AS_WRITTEN = frozenset({"table", "rules", "ruled", "renames", "topics", "unrenamed"})
 """Patterns with one form, without the database's name: other settings use their groups, or they match
@@ -102,13 +102,14 @@ def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
 
     A pattern may begin with the database, as in ``shop.public.orders``.
     """
-    if kind not in _IN_DATABASE or not database:
+    least = _AT_LEAST.get(kind)
+    if least is None or not database:
         return (pattern,)
     letters = (c if c.isalnum() else rf"\\?{re.escape(c)}" for c in database)
     name = rf"(?:\\Q{re.escape(database)}\\E|{''.join(letters)})"
     begins = re.compile(rf"(^(?:\(\?i\))?\^?|[(|](?:\?:)?){name}{_SEPARATOR}", re.IGNORECASE)
     first = begins.search(pattern)
-    if first is None or not _PARTS.search(pattern, first.end()):
+    if first is None or len(_PARTS.findall(pattern, first.end())) < least:
         return (pattern,)
     found = [pattern, begins.sub(lambda match: match[1], pattern)]
     if kind in ("columns", "cells", "types", "keys"):
