@@ -25,6 +25,7 @@ from waltap_spark.apply.external_snapshots import read_error
 from waltap_spark.cli import commands
 from waltap_spark.cli.commands import application
 from waltap_spark.cli.prompt import SqlPrompt
+from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver import driver
 from waltap_spark.driver.settings import FAILED
 from waltap_spark.errors import (
@@ -353,7 +354,8 @@ def test_the_command_and_the_status_page_show_it(lake):
         assert text in shown.output
     reported = CliRunner().invoke(application, ["top", str(lake.folder), "--json"])
     assert msgspec.json.decode(reported.output)["batches"][0]["rows"] == {"public.orders": 1200}
-    progress = AppliedSoFar(f"{lake.folder}/tables").downstream_progress(lake.newest.log_position)
+    properties = SparkProperties(path=str(lake.folder))
+    progress = AppliedSoFar(properties).downstream_progress(lake.newest.log_position)
     assert {each.table: (each.batch_rows, each.waiting_rows) for each in progress.tables} == {
         "public.orders": (1200, 0),
         "public.items": (0, 34),

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from waltap.base.files.properties import StorageProperties
+from waltap.base.files.store import FileStore
 from waltap.base.property import MaybeList, Positive, Properties, Whole, declare, declare_family
 from waltap.changes.capture.java_regex import java_pattern
 from waltap.config import CommaList
@@ -23,7 +24,7 @@ from waltap_spark.state.modes import (
     VERSION,
     checked_rules,
 )
-from waltap_spark.state.output import COLUMN
+from waltap_spark.state.output import COLUMN, SparkOutput
 
 # Properties with rules by table, TABLE-REGEX:…, and the separators of their rules.
 RULES: Final = {"format.names": ",", "format.partition.by": ";", "format.cluster.by": ";"}
@@ -271,6 +272,10 @@ class SparkProperties(StorageProperties):
     @property
     def tables(self) -> str:
         return f"{self.path.rstrip('/')}/tables"
+
+    def output(self) -> SparkOutput:
+        """Open the tables' commits. Raises: SinkError."""
+        return SparkOutput(FileStore(self.tables, self))
 
     @model_validator(mode="after")
     def _readers_want_an_applier(self) -> Self:

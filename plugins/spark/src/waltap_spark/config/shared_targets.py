@@ -138,34 +138,24 @@ class SharedShapes:
         for other in self._tables.values():
             if not other.columns or other.name == table.name:
                 continue
-            if place is None or other.place is None:
-                self._require_apart(table, other)
-            elif other.place.name == place.name:
-                self._require_alike(table, other, place)
-                _merge(merged, other.name, other.columns)
+            its = other.place
+            if place is None and its is not None and its.name == table.name:
+                raise SourcesDiffer(f"{table.name} is called as the target of other tables is")
+            if its is None and place is not None and place.name == other.name:
+                raise SourcesDiffer(
+                    f"{table.name} would be a source of {other.name}, which is a table by itself"
+                )
+            if place is None or its is None or its.name != place.name:
+                continue
+            if its.source == place.source:
+                text = f"would both be source {place.source} of {place.name}"
+                raise SourcesDiffer(f"{table.name} and {other.name} {text}")
+            if other.mode != table.mode:
+                text = f"would be {describe_mode(table.mode)} in {place.name}, and {other.name}"
+                raise SourcesDiffer(f"{table.name} {text} is {describe_mode(other.mode)} there")
+            _merge(merged, other.name, other.columns)
         if place is not None:
             _merge(merged, f"{table.name}, a source of {place.name},", table.columns)
-
-    @staticmethod
-    def _require_apart(table: TableState, other: TableState) -> None:
-        if table.place is None and other.place is not None and other.place.name == table.name:
-            raise SourcesDiffer(f"{table.name} is called as the target of other tables is")
-        if table.place is not None and table.place.name == other.name:
-            raise SourcesDiffer(
-                f"{table.name} would be a source of {other.name}, which is a table by itself"
-            )
-
-    @staticmethod
-    def _require_alike(table: TableState, other: TableState, place: TargetMapping) -> None:
-        if other.place is not None and other.place.source == place.source:
-            raise SourcesDiffer(
-                f"{table.name} and {other.name} would both be source {place.source} of {place.name}"
-            )
-        if other.mode != table.mode:
-            raise SourcesDiffer(
-                f"{table.name} would be {describe_mode(table.mode)} in {place.name}, and {other.name} is "
-                f"{describe_mode(other.mode)} there"
-            )
 
 
 def _merge(columns: dict[str, str], owner: str, more: Mapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from waltap.base.files.store import FileStore
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.decode.relation import Relation
 from waltap.errors import WaltapError
@@ -16,7 +15,7 @@ from waltap_spark.config.targets import FileLayout
 from waltap_spark.driver.settings import apply_options
 from waltap_spark.errors import LayoutUnfit
 from waltap_spark.state.modes import mode_errors
-from waltap_spark.state.output import SparkOutput, TableState
+from waltap_spark.state.output import TableState
 
 NAME: Final = "spark tables"
 
@@ -60,7 +59,7 @@ def _may_be_wrong(
 
 def _made(properties: SparkProperties) -> Mapping[str, TableState]:
     try:
-        state = SparkOutput(FileStore(properties.tables, properties)).state()
+        state = properties.output().state()
     except WaltapError:
         return {}  # the writer that opens the output reports the error
     return {} if state is None else state.tables

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from waltap.base.files.properties import StorageProperties
-from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
+from waltap_spark.config.properties import SparkProperties
 from waltap_spark.state.output import OutputState, SparkOutput, applied_by_all
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ POLL_S = 2.0
 
 
 class AppliedSoFar:
-    """Reads the commits of an output at ``location``; safe for threads."""
+    """Reads the commits of a sink's output; safe for threads."""
 
-    def __init__(self, location: str, storage: StorageProperties | None = None) -> None:
-        self._location, self._storage = location, storage
+    def __init__(self, properties: SparkProperties) -> None:
+        self._properties = properties
         self._watch: OutputMonitor | None = None
         self._state: OutputState | None = None
         self._progress = OutputProgress(batches=(), tables=())
@@ -84,8 +83,7 @@ class AppliedSoFar:
         self._problem = ""
         try:
             if self._watch is None:
-                store = FileStore(self._location, self._storage)
-                self._watch = OutputMonitor(SparkOutput(store))
+                self._watch = OutputMonitor(self._properties.output())
             # an output has no state before its first commit; keep the last state that was read
             self._state = self._watch.output.state() or self._state
             self._progress = self._watch.progress(time.time_ns() // 1_000_000)

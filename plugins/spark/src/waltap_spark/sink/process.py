@@ -5,7 +5,6 @@ The engine starts the process, restarts it after a death, and waits for it at th
 
 import contextlib
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import IO, Final
 
 from waltap.base.files.durable_file import private, private_folder
-from waltap.base.files.store import FileStore
 from waltap.errors import SinkError
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.settings import (
@@ -28,7 +26,7 @@ from waltap_spark.driver.settings import (
 )
 from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
 from waltap_spark.session.failures import NO_MEMORY
-from waltap_spark.state.output import OutputState, SparkOutput
+from waltap_spark.state.output import OutputState
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +53,7 @@ class DriverProcess:
     """A child that runs `waltap_spark.driver.driver`. Single-threaded."""
 
     def __init__(
-        self,
-        properties: SparkProperties,
-        log_file: Path,
-        time_left: Callable[[], float] = lambda: math.inf,
+        self, properties: SparkProperties, log_file: Path, time_left: Callable[[], float]
     ) -> None:
         """Prepare a child; ``time_left`` is `SinkContext.time_left`."""
         self._properties = properties
@@ -153,7 +148,7 @@ class DriverProcess:
     def _state(self) -> OutputState | None:
         """Return the last commit; the writer reports one that is unreadable."""
         try:
-            return SparkOutput(FileStore(self._output, self._properties)).state()
+            return self._properties.output().state()
         except SinkError:
             return None
 

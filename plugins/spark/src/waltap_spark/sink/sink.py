@@ -28,7 +28,7 @@ from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.sink.output_monitor import AppliedSoFar
 from waltap_spark.sink.process import DriverProcess
-from waltap_spark.state.output import SparkOutput, applied_by_all
+from waltap_spark.state.output import applied_by_all
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class SparkSink(ChangeLogSink):
         )
         self._spark = properties
         self._fail_stop = FailStop(properties.path)
-        self._applied = AppliedSoFar(properties.tables, properties)
+        self._applied = AppliedSoFar(properties)
         self._driver: DriverProcess | None = None
         # Whether the run received a batch: `close` then waits for Spark.
         self._went = False
@@ -77,7 +77,7 @@ class SparkSink(ChangeLogSink):
         """Return the Java and Spark to run. Raises: SinkError, ConfigurationError."""
         java, spark = require_java(), require_pyspark()
         self._choice.settings(spark, self._spark.settings)
-        output = SparkOutput(FileStore(self._spark.tables, self._spark))
+        output = self._spark.output()
         self._choice.require_format_of(output.state(), output.location)
         return f"{java}, pyspark {spark}"
 
@@ -152,7 +152,7 @@ class SparkSink(ChangeLogSink):
         assert self._awaited is not None
         with self._fail_stop:
             self._driver.restart_dead()  # a driver that died would never commit
-            state = self._output().state() if self._awaited else None
+            state = self._spark.output().state() if self._awaited else None
             if self._awaited and (state is None or state.log_position < self.log_position):
                 return None
         states = () if state is None else state.tables.values()
@@ -181,12 +181,9 @@ class SparkSink(ChangeLogSink):
         else:
             self._driver.finish()
 
-    def _output(self) -> SparkOutput:
-        return SparkOutput(FileStore(self._spark.tables, self._spark))
-
     def _all_applied(self) -> bool:
         try:
-            last, state = ChangeLog(self._store).last(), self._output().state()
+            last, state = ChangeLog(self._store).last(), self._spark.output().state()
         except SinkError:
             return False
         return last is None or (state is not None and applied_by_all(state) == last.log_position)
