@@ -203,12 +203,10 @@ def test_bad_records_stop_the_feed_or_are_kept_and_the_others_go_on(topic, tmp_p
     assert shown[1] == '{"id": 1, "name": "a row, no event"}'
     assert shown[5] == {"base64": "//4="}
     other = topic(columns=ITEMS)
-    lost = KafkaFeed(reader.spark, other.topics, str(tmp_path / "log"))
-    lost.open()
-    lost._taken[other.name, 0] = 7
-    with pytest.raises(OffsetsLost, match=r"WT-5251.*from 0 to 0, and 7 is the next"):
-        lost.pull()
-    lost.close()
+    with KafkaFeed(reader.spark, other.topics, str(tmp_path / "log")) as lost:
+        lost._taken[other.name, 0] = 7
+        with pytest.raises(OffsetsLost, match=r"WT-5251.*from 0 to 0, and 7 is the next"):
+            lost.pull()
 
 
 def test_keys_that_move_between_partitions_take_along_what_was_not_sent(topic):

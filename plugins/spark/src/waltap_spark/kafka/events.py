@@ -34,16 +34,11 @@ class SchemaRegistry:
     """Requests each schema once; ``address`` may contain user and password."""
 
     def __init__(self, address: str) -> None:
-        self._address, self._known = address, dict[str, str]()
-
-    def schema(self, schema_id: str) -> str:
-        """Return a schema by id. Raises: TopicsUnreadable, EventUnreadable."""
-        found = self._known.get(schema_id)
-        if found is None:
-            found = self._known[schema_id] = self._asked(schema_id)
-        return found
+        self._address = address
+        self.schema = functools.cache(self._asked)
 
     def _asked(self, schema_id: str) -> str:
+        """Return a schema by id. Raises: TopicsUnreadable, EventUnreadable."""
         from waltap.base.network.http import HttpClient
 
         place = urlsplit(self._address)
@@ -358,7 +353,14 @@ class TopicEvents:
         now = time.time()
         while any(row["moves"] for row in self._summary()):
             halves = self._halves(now)
-            waiting = [half for half in halves if self._may_follow(half, more)]
+            waiting = [
+                half
+                for half in halves
+                if half.age_s < self._topics.patience_s
+                or any(
+                    p[0] == half.place[0] and begins <= half.position for p, begins in more.items()
+                )
+            ]
             if not waiting:
                 self._alone = frozenset((*half.place, half.offset) for half in halves)
                 break
@@ -413,15 +415,6 @@ class TopicEvents:
             if starts:
                 found[place] = min(starts)
         return found
-
-    def _may_follow(self, half: _KeyChangeHalf, more: Mapping[Place, High]) -> bool:
-        """Return whether the other event may still come.
-
-        ``more``: the positions after which partitions have further records.
-        """
-        return half.age_s < self._topics.patience_s or any(
-            place[0] == half.place[0] and begins <= half.position for place, begins in more.items()
-        )
 
     def _cut(self, ends: Mapping[Place, int]) -> None:
         cut = F.lit(False)

@@ -67,13 +67,6 @@ class KafkaFeed:
         self._absent = frozenset[str]()
 
     def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    def open(self) -> None:
         """Lock the log, and continue after its last manifest.
 
         Raises: FilesInUse, ChangeLogDamaged.
@@ -87,9 +80,9 @@ class KafkaFeed:
             self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
             self._take(manifest)
         self._delete_unpublished()
+        return self
 
-    def close(self) -> None:
-        """Unlock the log; may be called twice."""
+    def __exit__(self, *_error: object) -> None:
         self._store.unlock()
 
     def _take(self, manifest: Manifest) -> None:
