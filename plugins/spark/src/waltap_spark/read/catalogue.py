@@ -71,9 +71,16 @@ class QueryColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def logged_tables(
-    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
+    log: ChangeLog,
+    options: SourceOptions,
+    until: LogPosition | None = None,
+    *,
+    required: bool = True,
 ) -> dict[str, TableEntry]:
-    """Return each wanted table's newest entry by name."""
+    """Return each wanted table's newest entry by name.
+
+    Raises: TableNotLogged if the log has none of them and ``required``.
+    """
     found: dict[str, TableEntry] = {}
     later: dict[str, TableEntry] = {}
     names: set[str] = set()
@@ -87,21 +94,11 @@ def logged_tables(
         if options.table in found or (options.table in later and until == NOTHING):
             break
     found = later | found
-    if not found:
+    if not found and required:
         wanted = options.table or ", ".join(options.patterns)
         known = ", ".join(sorted(names)) or "none yet"
         raise TableNotLogged(f"{log.store.location} has no table {wanted}", known=known)
     return dict(sorted(found.items()))
-
-
-def logged_or_none(
-    log: ChangeLog, options: SourceOptions, until: LogPosition | None = None
-) -> dict[str, TableEntry]:
-    """Return `logged_tables`, none if the log has none of them."""
-    try:
-        return logged_tables(log, options, until)
-    except TableNotLogged:
-        return {}
 
 
 def _newest(log: ChangeLog, *, everything: bool) -> Iterator[list[Manifest]]:

@@ -89,8 +89,13 @@ class LiveTables:
             raise TableUnknown(
                 f"nothing was applied to {self.output.location} yet", known="none yet"
             )
+        if isinstance(moment, str):
+            try:
+                moment = parse_position(moment)
+            except ValueError as cause:
+                raise MomentUnreadable(f"{moment!r} is neither an LSN nor a position") from cause
         then = LiveTables(self.spark, self.output, self._choice, allow_stale=self._allow_stale)
-        then.state = state_at(self.output, self.state, _moment(moment))
+        then.state = state_at(self.output, self.state, moment)
         then._number = self._number
         return then
 
@@ -260,15 +265,6 @@ def _refusing(frame: DataFrame, problem: WaltapError) -> DataFrame:
     # values are known to the optimizer, which raises before any task starts
     one = frame.sparkSession.sql("SELECT * FROM VALUES (1)")
     return one.where(F.raise_error(F.lit(str(problem))).isNotNull()).select(*nulls)
-
-
-def _moment(moment: LogPosition | int | str | dt.datetime) -> LogPosition | int | dt.datetime:
-    if not isinstance(moment, str):
-        return moment
-    try:
-        return parse_position(moment)
-    except ValueError as cause:
-        raise MomentUnreadable(f"{moment!r} is neither an LSN nor a position") from cause
 
 
 def view_names(tables: Sequence[tuple[str, str]]) -> list[str]:

@@ -15,25 +15,6 @@ from waltap_sinks.changelog.manifest import written_in
 from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
 
-KNOWN = (
-    "path",
-    "profile",
-    "changelogLocation",
-    "table",
-    "tables",
-    "startingPosition",
-    "startingTime",
-    "endingPosition",
-    "endingTime",
-    "maxRowsPerBatch",
-    "maxBytesPerBatch",
-    "rowsPerTask",
-    "newColumns",
-    "failOnDataLoss",
-    "skipReplaced",
-    "reader",
-)
-
 # Options of a log, which a profile does not allow.
 OF_A_LOG = ("path", "reader")
 
@@ -44,6 +25,21 @@ OF_A_RANGE = (
     "endingPosition",
     "endingTime",
     "skipReplaced",
+)
+
+KNOWN = (
+    "path",
+    "profile",
+    "changelogLocation",
+    "table",
+    "tables",
+    *OF_A_RANGE,
+    "maxRowsPerBatch",
+    "maxBytesPerBatch",
+    "rowsPerTask",
+    "newColumns",
+    "failOnDataLoss",
+    "reader",
 )
 
 # Options of a query that ends. A stream would lose the rows that they leave out.

@@ -21,7 +21,7 @@ from waltap_spark.read.catalogue import (
     OWN,
     SOURCE,
     arrow_types,
-    logged_or_none,
+    logged_tables,
     query_struct,
     table_types,
 )
@@ -37,7 +37,6 @@ from waltap_spark.read.stream import (
 )
 from waltap_spark.read.tasks import (
     NOWHERE,
-    LogTask,
     TaskPlanner,
     TaskReading,
     log_position_of,
@@ -93,7 +92,7 @@ def profiles_struct(options: SourceOptions) -> StructType:
 def _tables(host: HostedEngine, options: SourceOptions) -> dict[str, dict[str, str]]:
     log, found = host.log, {}
     if log.exists():
-        logged = logged_or_none(log, options)
+        logged = logged_tables(log, options, required=False)
         found = {name: table_types(log, entry) for name, entry in logged.items()}
         if options.table in found:
             return found
@@ -253,15 +252,13 @@ class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
         finally:
             for host in hosts:
                 host.stop()
-        return [task for host in hosts for task in self._tasks(host)]
-
-    def _tasks(self, host: HostedEngine) -> list[LogTask]:
-        if host.log.end == NOTHING:
-            return []
-        log, options = host.log, _of_private_log(self._options, host)
-        own = _without_source(self._struct)
-        planner = TaskPlanner(log, options, own, self._known.get(host.name, NOTHING))
-        return planner.of_range(log)
+        own, tasks = _without_source(self._struct), list[InputPartition]()
+        for host in hosts:
+            if (log := host.log).end != NOTHING:
+                options = _of_private_log(self._options, host)
+                known = self._known.get(host.name, NOTHING)
+                tasks += TaskPlanner(log, options, own, known).of_range(log)
+        return tasks
 
 
 def _of_private_log(options: SourceOptions, host: HostedEngine) -> SourceOptions:

@@ -13,7 +13,7 @@ from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, 
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
 from waltap_spark.errors import ChangesMissing, ColumnsGrew
-from waltap_spark.read.catalogue import MANY, OWN, QueryColumns, logged_or_none
+from waltap_spark.read.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.read.options import SourceOptions, end_log_position, start_log_position
 from waltap_spark.read.rows import RowLimits, SegmentRows, batches
 
@@ -117,7 +117,7 @@ class TaskPlanner:
         """
         self._options, self._log = options, log
         self._log_position = log.end if known is None else known
-        entries = logged_or_none(log, options, known)
+        entries = logged_tables(log, options, known, required=False)
         names = [name for name in struct.names if name not in OWN]
         tables = (
             {options.table: names}
@@ -173,7 +173,7 @@ class TaskPlanner:
         ChangesMissing.
         """
         options, last = self._options, log.last()
-        newest = logged_or_none(log, options)
+        newest = logged_tables(log, options, required=False)
         start = start_log_position(log, options.start, last)
         end = end_log_position(log, options.end)
         # The schema has the columns up to this position; later ones raise before a task starts.

@@ -30,8 +30,8 @@ ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 ASSUMED: Final = "org.apache.hadoop.fs.s3a.auth.AssumedRoleCredentialProvider"
 
 
-def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
-    """Return the settings of Hadoop's S3 for ``storage``.
+def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str, str]) -> None:
+    """Give ``spark`` access to the S3 of ``storage``.
 
     Other stores have settings by account, which the profile gives as Spark settings
     (``spark.hadoop.…``).
@@ -47,16 +47,11 @@ def hadoop_settings(storage: StorageProperties) -> dict[str, str]:
         "assumed.role.arn": storage.storage_role,
         "aws.credentials.provider": provider,
     }
-    return {f"fs.s3a.{name}": value for name, value in found.items() if value is not None}
-
-
-def reach(spark: "SparkSession", storage: StorageProperties, chosen: Mapping[str, str]) -> None:
-    """Give ``spark`` access to the object store of ``storage``."""
     context = cast(Any, spark.sparkContext)
     hadoop = context._jsc.hadoopConfiguration()  # noqa: SLF001 - Python has no word for it
-    for name, value in hadoop_settings(storage).items():
-        if f"spark.hadoop.{name}" not in chosen:
-            hadoop.set(name, value)
+    for name, value in found.items():
+        if value is not None and f"spark.hadoop.fs.s3a.{name}" not in chosen:
+            hadoop.set(f"fs.s3a.{name}", value)
 
 
 # Bytes of a row group. Rows may be megabytes long, and a Spark task reads up to 4096 rows of a row
@@ -218,33 +213,26 @@ def prepare(spark: "SparkSession") -> "SparkSession":
 
     A session of Spark Connect is cloned: Connect has no other way.
     """
+    from pyspark.errors import PySparkException
+
     if is_remote(spark):
         session: Any = cast(Any, spark).cloneSession()
         # an open channel would block the interpreter's exit forever
         atexit.register(session.client.close)
     else:
         session = spark.newSession()
-        _take_settings(session, spark)
+        # It has only the settings of the first session's start.
+        for key, value in spark.conf.getAll.items():
+            if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+                # a setting of all sessions cannot be set in one
+                with contextlib.suppress(PySparkException):
+                    session.conf.set(key, value)
         # A step that changes no row must be in the table's log, too. Connect's steps have
         # transaction ids, which Delta records.
         session.conf.set(DELTA_SKIPS_EMPTY, "false")
     for key, value in {**REQUIRED, **OVERWRITES}.items():
         session.conf.set(key, value)
     return cast("SparkSession", session)
-
-
-def _take_settings(session: "SparkSession", spark: "SparkSession") -> None:
-    """Copy settings that ``spark`` got after its start.
-
-    A new session has only the settings of the first session's start.
-    """
-    from pyspark.errors import PySparkException
-
-    for key, value in spark.conf.getAll.items():
-        if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-            # a setting of all sessions cannot be set in one
-            with contextlib.suppress(PySparkException):
-                session.conf.set(key, value)
 
 
 def make_active(spark: "SparkSession") -> None:

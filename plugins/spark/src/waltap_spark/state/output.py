@@ -708,14 +708,8 @@ class SparkOutput:
                 for kind in ("changes", "current"):
                     folder = f"tables/{schema}/{table_name}/{kind}"
                     for name in [*self.store.folders(folder), *self.store.names(folder)]:
-                        if f"{folder}/{name}" not in named and not self._awaits(name, state.number):
+                        begun = name[:12]
+                        later = begun.isdigit() and int(begun) > state.number
+                        written = later and not self.store.local
+                        if f"{folder}/{name}" not in named and not written:
                             self.remove(f"{folder}/{name}")
-
-    def _awaits(self, name: str, number: int) -> bool:
-        """Return whether another driver may be writing the set.
-
-        Commits after ``number`` may be in progress in an object store, where no lock excludes
-        another machine.
-        """
-        begun = name[:12]
-        return not self.store.local and begun.isdigit() and int(begun) > number
