@@ -54,7 +54,8 @@ class DeltaLake(LakeConnection):
         self.options = {
             name.removeprefix("storage."): value for name, value in properties.storage.items()
         } or None
-        self._positions_name = properties.position_table
+        space, _, name = properties.position_table.rpartition(".")
+        self._name = LakeTableName(space, name)
         self._positions: DeltaTable | None = None
         self.generation = 0
 
@@ -67,7 +68,7 @@ class DeltaLake(LakeConnection):
             return
         # `is_deltatable` would hold the interpreter's lock while the store does not answer: no probe
         # and no stop would get through.
-        self.loaded(self._name())
+        self.loaded(self._name)
 
     def open(self) -> LakeOffset | None:
         from_library()
@@ -75,7 +76,7 @@ class DeltaLake(LakeConnection):
 
         with self.failing():
             self._positions = DeltaTable.create(
-                self.uri(self._name()),
+                self.uri(self._name),
                 pa.schema([("pipeline", pa.string())]),
                 mode="ignore",
                 storage_options=self.options,
@@ -95,19 +96,19 @@ class DeltaLake(LakeConnection):
         for _ in range(KEEP_TRIES):
             if self._stored() == text:
                 return
-            with self.failing(self._name()):
+            with self.failing(self._name):
                 # The commit would hold the interpreter's lock while the store does not answer.
                 self._positions.update_incremental()
             if self._stored() not in (known, text):
-                raise LakeFenced(f"{self._name()} has another offset", pipeline=self.pipeline)
+                raise LakeFenced(f"{self._name} has another offset", pipeline=self.pipeline)
             # Another pipeline may store its offset at the same time, or an answer be lost.
-            with suppress(LakeFenced), self.failing(self._name()):
+            with suppress(LakeFenced), self.failing(self._name):
                 self._positions.alter.set_table_properties(
                     {f"waltap.{self.pipeline}": text},
                     raise_if_not_exists=False,
                     commit_properties=self.commit([]),
                 )
-        raise LakeUnavailable(f"{self._name()} {KEEP_BUSY}", location=self.location)
+        raise LakeUnavailable(f"{self._name} {KEEP_BUSY}", location=self.location)
 
     def table(self, name: LakeTableName, schema: "pa.Schema") -> LakeTable:
         from deltalake import DeltaTable
@@ -141,10 +142,6 @@ class DeltaLake(LakeConnection):
 
     def uri(self, name: LakeTableName) -> str:
         return "/".join((self._root, *(safe_name(part) for part in name if part)))
-
-    def _name(self) -> LakeTableName:
-        space, _, name = self._positions_name.rpartition(".")
-        return LakeTableName(space, name)
 
     def commit(self, versions: list[tuple[str, int]]) -> "CommitProperties":
         from deltalake import CommitProperties, Transaction

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.base.redaction import without_frames
@@ -30,10 +30,6 @@ class StreamServer(abc.ABC, Generic[Client]):
         """Return a new client. Raises: LibraryMissing; exceptions of the client."""
 
     @abc.abstractmethod
-    def _release(self, client: Client) -> None:
-        """Close a client."""
-
-    @abc.abstractmethod
     def meaning(self, error: BaseException, about: str) -> SinkError | None:
         """Translate an error of the client.
 
@@ -52,9 +48,10 @@ class StreamServer(abc.ABC, Generic[Client]):
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
-        client, self._client = self._client, None
+        client: Any = self._client
+        self._client = None
         if client is not None:
-            self._release(client)
+            client.close()
 
     @contextmanager
     def failing(self, about: str = "") -> Iterator[None]:

@@ -67,9 +67,6 @@ class KinesisService(StreamServer[Any]):
         session = boto3.Session(profile_name=given.profile, region_name=given.region)
         return session.client("kinesis", endpoint_url=given.endpoint, config=settings)
 
-    def _release(self, client: Any) -> None:
-        client.close()
-
     def meaning(self, error: BaseException, about: str) -> SinkError:
         from botocore import exceptions as their
 

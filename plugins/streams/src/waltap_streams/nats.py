@@ -87,9 +87,6 @@ class NatsServer(StreamServer["Client"]):
         )
         return client
 
-    def _release(self, client: "Client") -> None:
-        """Do nothing: `close` closes the client with its loop."""
-
     async def _hear(self, error: Exception) -> None:
         """Store an asynchronous error of the client."""
         self._heard = str(error) or repr(error)

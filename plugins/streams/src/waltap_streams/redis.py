@@ -79,9 +79,6 @@ class RedisServer(StreamServer["Redis"]):
             retry=Retry(NoBackoff(), 0),  # an unanswered command may have been executed
         )
 
-    def _release(self, client: "Redis") -> None:
-        client.close()
-
     def meaning(self, error: BaseException, about: str) -> SinkError | None:
         import redis
 
