@@ -209,7 +209,8 @@ class TopicEvents:
         spread: frozenset[str],
     ) -> None:
         self._topics, self._spark = topics, records.sparkSession
-        self._keys, self._registry = dict(keys), SchemaRegistry(topics.registry)
+        # The known keys of tables; `tables` learns more.
+        self.keys, self._registry = dict(keys), SchemaRegistry(topics.registry)
         self._avro = topics.form == "avro"
         has = "coalesce(exists(headers, h -> h.key = '{}'), false) AS {}"
         own = records.where("value is not null").selectExpr(
@@ -475,7 +476,7 @@ class TopicEvents:
         for (schema, name, schema_id), rows in ordered:
             keys = [bytes(row["key"]) for row in rows if row["key"] is not None]
             if keys:
-                self._keys[schema, name] = self._key_names(max(keys))
+                self.keys[schema, name] = self._key_names(max(keys))
             texts = [row["schema_text"] for row in rows if row["schema_text"] is not None]
             here = (F.col("source.schema") == schema) & (F.col("source.table") == name)
             here &= F.col("schema_id") == schema_id
@@ -491,12 +492,8 @@ class TopicEvents:
             events = events.withColumn("e", self._decoded(schema_id)).selectExpr(
                 "*", "e.before AS b", "e.after AS a"
             )
-        key = self._keys.get(table, ())
+        key = self.keys.get(table, ())
         return table_rows(self._topics, table, key, events, schema, self._alone)
-
-    def keys(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Return the known keys of tables, after `tables`."""
-        return dict(self._keys)
 
     def _key_names(self, key: bytes) -> tuple[str, ...]:
         if key[:1] != b"\0":

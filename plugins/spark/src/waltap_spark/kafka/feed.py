@@ -149,7 +149,7 @@ class KafkaFeed:
             if entry.rows:
                 entries.append(entry)
             times += seen
-        self._keys = events.keys()
+        self._keys = events.keys
         if bad:
             self._keep(events, bad)
         manifest = self._manifest(entries, times, {**self._taken, **ends}, reached)

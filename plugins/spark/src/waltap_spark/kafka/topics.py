@@ -129,7 +129,20 @@ def _bounds(
     if "JavaClass" not in type(kafka.clients.consumer.KafkaConsumer).__name__:
         raise TopicsUnreadable("this Spark session has no Kafka source")
     settings = jvm.java.util.HashMap()
-    for name, value in _consumer(topics).items():
+    bytes_ = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+    own = {
+        "bootstrap.servers": topics.bootstrap,
+        "key.deserializer": bytes_,
+        "value.deserializer": bytes_,
+        "allow.auto.create.topics": "false",
+        "isolation.level": "read_committed",  # as `records`: ends are not behind an open transaction
+    }
+    given = {
+        name.removeprefix("kafka."): value
+        for name, value in topics.options.items()
+        if name.startswith("kafka.")
+    }
+    for name, value in {**own, **given}.items():
         settings.put(name, value)
     try:
         consumer = kafka.clients.consumer.KafkaConsumer(settings)
@@ -158,23 +171,6 @@ def _bounds(
     return first, last, {name: str(described[name].topicId()) for name in described}
 
 
-def _consumer(topics: KafkaTopics) -> dict[str, str]:
-    name = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    own = {
-        option.removeprefix("kafka."): value
-        for option, value in topics.options.items()
-        if option.startswith("kafka.")
-    }
-    return {
-        "bootstrap.servers": topics.bootstrap,
-        "key.deserializer": name,
-        "value.deserializer": name,
-        "allow.auto.create.topics": "false",
-        "isolation.level": "read_committed",  # as `records`: ends are not behind an open transaction
-        **own,
-    }
-
-
 def records(spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, range]) -> DataFrame:
     """Return the records of ``wanted``, without aborted transactions.
 
@@ -185,15 +181,12 @@ def records(spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, ran
         bounds["starting"].setdefault(topic, {})[str(partition)] = each.start
         bounds["ending"].setdefault(topic, {})[str(partition)] = each.stop
     assigned = {topic: [int(p) for p in parts] for topic, parts in bounds["starting"].items()}
-    reader = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", topics.bootstrap)
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps(assigned))
-        .option("startingOffsets", json.dumps(bounds["starting"]))
-        .option("endingOffsets", json.dumps(bounds["ending"]))
-        .option("includeHeaders", "true")
-    )
-    for name, value in topics.options.items():
-        reader = reader.option(name, value)
-    return reader.load()
+    options = {
+        "kafka.bootstrap.servers": topics.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(bounds["starting"]),
+        "endingOffsets": json.dumps(bounds["ending"]),
+        "includeHeaders": "true",
+    }
+    return spark.read.format("kafka").options(**{**options, **topics.options}).load()
