@@ -134,8 +134,6 @@ def first_words(error: BaseException) -> str:
     The stack traces of a JVM are left out.
     """
     lines = [line.strip() for line in str(error).splitlines()]
-    lines_before = list(
-        itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines)
-    )
-    own = [line for line in lines_before if not _FRAME.match(line)]
-    return " ".join(dict.fromkeys(own)) or type(error).__name__
+    own = itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines)
+    words = dict.fromkeys(line for line in own if not _FRAME.match(line))
+    return " ".join(words) or type(error).__name__

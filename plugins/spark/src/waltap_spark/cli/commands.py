@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -19,7 +19,6 @@ from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
 from waltap.cli.profile_source import read
 from waltap.cli.terminal import answers, command_group, draw_until_interrupted, echo, notices
-from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.plugins.host import Host
 from waltap_sinks.changelog.verification import named_store, profile_store
@@ -46,7 +45,7 @@ from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
 from waltap_spark.session.java import require_pyspark
 from waltap_spark.session.session import quiet, start_session
 from waltap_spark.sink.output_monitor import NO_COMMIT_YET, OutputMonitor, drawn
-from waltap_spark.state.output import SparkOutput
+from waltap_spark.state.output import OutputState, SparkOutput
 
 application = command_group(
     "Apply a change log to Spark's tables; show, query, compare and repair these tables."
@@ -135,14 +134,12 @@ def apply(
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    stopping = (lambda: True) if once else asked_to_stop()
-    patience = wait if once else 0.0
     rows = run_driver(
         files,
         output,
         properties,
-        stopping=stopping,
-        patience_s=patience,
+        stopping=(lambda: True) if once else asked_to_stop(),
+        patience_s=wait if once else 0.0,
         once=once,
     )
     notices().print(f"{rows:,} rows applied to {output}")
@@ -159,10 +156,7 @@ def status(
     The number of rows of a table in a catalogue is not shown.
     """
     found = _output(output, _storage(profile))
-    state = found.state()
-    if state is None:
-        _nothing_applied(found)
-    shown = status_of(found, state)
+    shown = status_of(found, _applied(found))
     if as_json:
         echo(msgspec.json.encode(shown).decode())
     else:
@@ -357,8 +351,7 @@ def sql(
     if as_json and query is None:
         raise typer.BadParameter("needs a QUERY", param_hint="--json")
     found = _output(output, _storage(profile))
-    if found.state() is None:
-        _nothing_applied(found)
+    _applied(found)
     with _spark("waltap sql", found, master, set_, profile) as spark:
         queries = SqlQueries(spark, found.store, rows, allow_stale=allow_stale, as_json=as_json)
         queries.begin()
@@ -397,7 +390,7 @@ def verify(
     from waltap_spark.read.verify import compare, missing_tables
 
     found = _output(output, _storage(profile))
-    publications = () if profile is None else publications_of(_resolved(profile))
+    publications = () if profile is None else publications_of(resolve(read(profile), Host()))
     session = _spark("waltap verify", found, master, set_, profile)
     with connected(dsn) as connection, session as spark:
         tables = open_tables(spark, found.store)
@@ -462,7 +455,7 @@ def _spark_pairs(profile: str | None, found: SparkOutput) -> list[str]:
 
     The sink is the one that writes ``found``, or else the profile's first spark sink.
     """
-    sinks = _resolved(profile).sinks if profile is not None else ()
+    sinks = () if profile is None else resolve(read(profile), Host()).sinks
     known = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
     place = found.store.uri("").rstrip("/")
     places = {place, place.removesuffix("/tables")}
@@ -470,15 +463,13 @@ def _spark_pairs(profile: str | None, found: SparkOutput) -> list[str]:
     return [f"{name}={value}" for each in known[:1] for name, value in each.settings.items()]
 
 
-def _nothing_applied(found: SparkOutput) -> NoReturn:
-    """Report an output without a commit, and end the command."""
-    notices().print(f"{found.location}: {NO_COMMIT_YET}", highlight=False)
-    raise typer.Exit(1)
-
-
-def _resolved(profile: str) -> Profile:
-
-    return resolve(read(profile), Host())
+def _applied(found: SparkOutput) -> OutputState:
+    """Return the newest commit's state; end the command without one."""
+    state = found.state()
+    if state is None:
+        notices().print(f"{found.location}: {NO_COMMIT_YET}", highlight=False)
+        raise typer.Exit(1)
+    return state
 
 
 def _output(path: str, storage: StorageProperties | None) -> SparkOutput:

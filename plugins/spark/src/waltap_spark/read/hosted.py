@@ -204,8 +204,10 @@ class HostedEngine:
         if self.own or now < self._next_expiry or not self.log.exists():
             return
         try:
-            # Without the pipeline's lock another query may read this private log.
-            if self._locked:
+            # Without the pipeline's lock another query may read this private log, whose segments
+            # must stay.
+            pipeline = self._pipeline
+            if pipeline and pipeline.running and pipeline.status().state in UNDER_LOCK:
                 self._expire(spent)
             elif self.ended and not self._standby:
                 with PipelineLock(self._state_dir):
@@ -215,15 +217,6 @@ class HostedEngine:
         except WaltapError as error:
             log.warning("the private log keeps what it could do without: %s", error)
         self._next_expiry = now + EXPIRE_EVERY_S
-
-    @property
-    def _locked(self) -> bool:
-        """Return whether the engine has the pipeline's lock.
-
-        Without it this may be a second query, which must not remove segments of the first one.
-        """
-        pipeline = self._pipeline
-        return pipeline is not None and pipeline.running and pipeline.status().state in UNDER_LOCK
 
     def _expire(self, spent: LogPosition) -> None:
         readers = self.log.readers

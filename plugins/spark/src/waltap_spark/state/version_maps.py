@@ -9,7 +9,7 @@ Spark.
 import datetime as dt
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -177,9 +177,9 @@ def _following(versions: Versions, cut: VersionMap) -> Versions:
     return {**stay, **moved, **cut.versions}
 
 
-def _called_then(name: str, later: Iterable[VersionMap]) -> str:
+def _called_then(name: str, later: Sequence[VersionMap]) -> str:
     """Return a table's name before the cuts ``later``, "" if unknown."""
-    for cut in reversed(list(later)):
+    for cut in reversed(later):
         if name in cut.was:
             name = cut.was[name]
         elif name in cut.was.values():
