@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from waltap.base.files.store import FileStore
 from waltap.base.import_rules import np, pa, parquet
@@ -67,8 +67,6 @@ def by_relation(part: TransactionPart) -> Sequence[RelationChanges]:
 
 # ``_seq`` of snapshot rows: before the first change at the same LSN.
 SNAPSHOT_SEQUENCE: Final = -1
-
-NO_XID: Final = -1
 
 # Average bytes of a row from which on a file is made for wide rows.
 WIDE_BYTES: Final = 1 << 20
@@ -231,11 +229,8 @@ class TableBuffer:
         self.chunks: list[int] = []
         self.rows = 0
         self.bytes = 0
-        self._changes: list[Change] = []
-        self._sequence: list[int] = []
-        self._commit_lsn: list[int] = []
-        self._commit_ts: list[int] = []
-        self._xid: list[int] = []
+        # Changes with their numbers in the transaction, by parts.
+        self.waiting: list[tuple[TransactionPart, Sequence[Change], Sequence[int]]] = []
         self.batches: list[pa.RecordBatch] = []
         self._file: SegmentFile | None = None
         self.segments: list[Segment] = []
@@ -260,12 +255,7 @@ class TableBuffer:
             own = "c", lsn, sequence, 0, changes.lsns, part.commit_ts, part.xid, None
             self._append_block(self.version.block(changes.rows), own, lsn)
             return
-        count = len(changes)
-        self._changes.extend(changes)
-        self._sequence.extend(numbers)
-        self._commit_lsn.extend([part.commit_lsn] * count)
-        self._commit_ts.extend([part.commit_ts] * count)
-        self._xid.extend([NO_XID if part.xid is None else part.xid] * count)
+        self.waiting.append((part, changes, numbers))
 
     def add_transactions(self, block: TransactionBlock) -> None:
         """Add inserts, each of a transaction of its own."""
@@ -292,18 +282,23 @@ class TableBuffer:
 
     def convert(self) -> None:
         """Convert the rows that came since the last call."""
-        if self._changes:
-            lsns = [change.lsn for change in self._changes]
-            self._append(self.version.rows(self._changes, self._commit_lsn), lsns)
-        self._changes = []
-        self._sequence, self._commit_lsn, self._commit_ts, self._xid = [], [], [], []
-
-    def _append(self, rows: LogRows, lsns: list[int]) -> None:
+        if not self.waiting:
+            return
+        waiting, self.waiting = self.waiting, []
+        changes, sequence = list[Change](), list[int]()
+        commit_lsn, commit_ts, xid = list[int](), list[int](), list[int | None]()
+        for part, some, numbers in waiting:
+            count = len(some)
+            changes.extend(some)
+            sequence.extend(numbers)
+            commit_lsn.extend([part.commit_lsn] * count)
+            commit_ts.extend([part.commit_ts] * count)
+            xid.extend([part.xid] * count)
+        rows = self.version.rows(changes, commit_lsn)
         count = len(rows.tuples)
         if count == 0:
             return
-        commit_lsn, commit_ts = self._commit_lsn, self._commit_ts
-        xid, sequence = self._xid, self._sequence
+        lsns = [change.lsn for change in changes]
         if rows.source is not None:
             take = rows.source
             lsns, commit_lsn = [lsns[n] for n in take], [commit_lsn[n] for n in take]
@@ -318,10 +313,7 @@ class TableBuffer:
         else:
             self.operations.update(rows.operations)
             self._find_reused_key(rows, commit_lsn)
-        if NO_XID in xid:
-            xids = pa.array([None if value == NO_XID else value for value in xid], pa.int64())
-        else:
-            xids = integer_array("q", xid, pa.int64())
+        xids = pa.array(xid, pa.int64()) if None in xid else integer_array("q", xid, pa.int64())  # type: ignore[arg-type]
         own = (
             rows.operations,
             integer_array("q", commit_lsn, pa.int64()),
@@ -467,12 +459,7 @@ class TableBuffer:
             self.convert()
             self.put_in = later.put_in
         self._take(later)
-        for own, more in zip(self.waiting(), later.waiting(), strict=True):
-            own.extend(more)
-
-    def waiting(self) -> tuple[list[Any], ...]:
-        """Return the lists that hold the changes before `convert`."""
-        return self._changes, self._sequence, self._commit_lsn, self._commit_ts, self._xid
+        self.waiting += later.waiting
 
     def _take(self, other: "TableBuffer") -> None:
         other.end_file()

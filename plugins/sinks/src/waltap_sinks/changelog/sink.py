@@ -433,13 +433,13 @@ class ChangeLogSink(Sink):
         if part.rows:
             buffer.add_snapshot(part, self._reread_at(batch))
         if part.complete:
-            del self._complete.current[*table_id, snapshot_id, 0], self._replacing[oid]
+            del self._replacing[oid]
             self._end_former_name(self._complete, part.relation)
-            changes = self._complete.current.pop((*table_id, None, None), None)
-            if changes is not None:
-                self._finish(self._complete, changes)
+            if (*table_id, None, None) in self._complete.current:
+                self._finish(self._complete, (*table_id, None, None))
             buffer.complete = True
-            self._finish(self._complete, buffer)  # now: later changes come behind it
+            # Now: later changes come behind it.
+            self._finish(self._complete, (*table_id, snapshot_id, 0))
             self._routes.clear()
         return True
 
@@ -558,8 +558,7 @@ class ChangeLogSink(Sink):
             self._end_former_name(pending, version.relation)
         buffer, like = pending.current.get(key), (version.fingerprint, continuity_id)
         if buffer is not None and (buffer.version.fingerprint, buffer.continuity_id) != like:
-            del pending.current[key]
-            self._finish(pending, buffer)
+            self._finish(pending, key)
             self._routes.clear()
             buffer = None
         if buffer is None:
@@ -576,10 +575,8 @@ class ChangeLogSink(Sink):
         self._table_ids[oid] = table_id
         key = (*before, None, None)
         if before != table_id and key in pending.current:
-            buffer = pending.current[key]
-            if buffer.version.relation.oid == oid:
-                del pending.current[key]
-                self._finish(pending, buffer)
+            if pending.current[key].version.relation.oid == oid:
+                self._finish(pending, key)
             self._routes.clear()
 
     # --- memory -----------------------------------------------------------------------------------
@@ -599,8 +596,8 @@ class ChangeLogSink(Sink):
                 if used <= self._properties.memory_bytes // 2:
                     break
 
-    def _finish(self, pending: PendingTables, buffer: TableBuffer) -> None:
-        entry = buffer.finish(self._files)
+    def _finish(self, pending: PendingTables, key: BufferKey) -> None:
+        entry = pending.current.pop(key).finish(self._files)
         # An empty table of a snapshot needs its entry too: it replaces the rows of before.
         if entry.rows or entry.snapshot_id is not None:
             pending.finished.append(entry)
@@ -611,21 +608,21 @@ class ChangeLogSink(Sink):
         if self._open.finished:
             # A table changed within the transaction: its earlier rows are in these entries.
             for key in [key for key, buffer in current.items() if buffer.snapshot_id is None]:
-                self._finish(self._complete, current.pop(key))
+                self._finish(self._complete, key)
             self._complete.finished += self._open.finished
         named = {each.version.relation.oid: key for key, each in self._open.current.items()}
         for key, buffer in [*current.items()]:
             oid = buffer.version.relation.oid
             # Entries are in the order of a table's names, see `_end_former_name`.
             if oid and buffer.snapshot_id is None and named.get(oid, key) != key:
-                self._finish(self._complete, current.pop(key))
+                self._finish(self._complete, key)
         for key, buffer in self._open.current.items():
             earlier = current.get(key)
             if earlier is not None and buffer.follows(earlier):
                 earlier.extend(buffer)
                 continue
             if earlier is not None:
-                self._finish(self._complete, current.pop(key))
+                self._finish(self._complete, key)
             current[key] = buffer
         self._open = PendingTables()  # its buffers continue
         self._drop_open()
@@ -682,9 +679,8 @@ class ChangeLogSink(Sink):
         if not self._complete and not snapshot_ended:
             return self._position
         self._start_bucket()
-        for key, buffer in self._complete.current.items():
-            if key[3] is None:
-                self._finish(self._complete, buffer)
+        for key in [key for key in self._complete.current if key[3] is None]:
+            self._finish(self._complete, key)
         end_lsn = self._position.end_lsn
         previous = self.log_position
         same = previous.epoch == self._epoch and previous.end_lsn == end_lsn
@@ -722,8 +718,7 @@ class ChangeLogSink(Sink):
         self._missed.published(manifest.tables)
         if manifest.transactions:
             self._published_below = manifest.log_position.end_lsn
-        chunks, self._complete = self._complete.chunks(), PendingTables()
-        self._complete.current.update(chunks)
+        self._complete.finished = []  # unfinished chunks stay
         # The buffers of an open transaction stay.
         self._routes = {key: buffer for key, buffer in self._routes.items() if not key[1]}
         self._transactions, self._commit_ts = 0, None
