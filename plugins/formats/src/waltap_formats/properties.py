@@ -114,6 +114,10 @@ class RegistryProperties(Properties):
         default=30_000,
         summary="How long a registry that is away is asked again before the pipeline reconnects.",
     )
+    ignore_default: Switch = declare(
+        "ignore.default.for.nullables",
+        summary="Write NULL as null where the column has a default; otherwise the default is written.",
+    )
 
     @field_validator("urls")
     @classmethod
@@ -152,10 +156,6 @@ class AvroProperties(RegistryProperties):
         default=True,
         summary="Keep names, versions, parameters and defaults of Connect schemas as properties.",
     )
-    ignore_default: Switch = declare(
-        "ignore.default.for.nullables",
-        summary="Write NULL as null where the column has a default; otherwise the default is written.",
-    )
     enhanced: Switch = declare(
         "enhanced.avro.schema.support",
         summary="Accepted for Kafka Connect's files, without effect: it concerns enums from "
@@ -170,10 +170,6 @@ class JsonSchemaProperties(RegistryProperties):
         "decimal.format",
         default="BASE64",
         summary="How precise decimals are written: base64 of the unscaled number, or as JSON numbers.",
-    )
-    ignore_default: Switch = declare(
-        "ignore.default.for.nullables",
-        summary="Write NULL as null where the column has a default; otherwise the default is written.",
     )
 
 
@@ -193,10 +189,6 @@ class ProtobufProperties(RegistryProperties):
     scrub: Switch = declare(
         "scrub.invalid.names",
         summary="Replace characters that Protobuf does not take in names, as Confluent's converter does.",
-    )
-    ignore_default: Switch = declare(
-        "ignore.default.for.nullables",
-        summary="Write NULL as null where the column has a default; otherwise the default is written.",
     )
     enhanced: Switch = declare(
         "enhanced.protobuf.schema.support",
