@@ -32,7 +32,7 @@ from waltap.errors import ConfigurationError, RetryVerdict, SinkError, StopReque
 from waltap.ports.sink import RecordsRefused
 from waltap.ports.sink.refusal import leave_out
 from waltap.ports.sink.sink import SinkContext
-from waltap_kafka.client import KafkaFailures
+from waltap_kafka.client import KafkaClients
 from waltap_kafka.errors import (
     KafkaFenced,
     KafkaPositionUnusable,
@@ -543,11 +543,11 @@ def begun(place) -> Callable[..., tuple[KafkaTransactions, Any]]:
             {"bootstrap.servers": place.kafka.bootstrap, "transactional.id": place.topic}
         )
         producer.init_transactions(WAIT_SECONDS)
-        failures = KafkaFailures(
-            servers=place.kafka.bootstrap, transactional_id=place.topic, position_topic=f"{place.topic}-positions", creates_topics=True
+        clients = KafkaClients(
+            "Kafka", place.kafka.bootstrap, {}, "producer.", topic=f"{place.topic}-positions", transactional_id=place.topic
         )  # fmt: skip
         given = SinkContext(pipeline="p", state_dir=place.folder, **context)
-        made = KafkaTransactions(producer, failures, given, timeout_s=timeout_s)
+        made = KafkaTransactions(producer, clients, given, timeout_s=timeout_s)
         made.begin()
         producer.produce(place.topic, b"1")
         return made, producer

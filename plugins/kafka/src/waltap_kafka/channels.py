@@ -92,9 +92,9 @@ class KafkaSignals:
         try:
             error = consumer.list_topics(self._topic, ASK_S).topics[self._topic].error
         except KafkaException as raised:
-            raise self._clients.failures.refused(kafka_error(raised)) from raised
+            raise self._clients.refused(kafka_error(raised)) from raised
         if error is not None and error.code() in REFUSALS:
-            raise self._clients.failures.refused(error)
+            raise self._clients.refused(error)
         if error is not None:
             raise KafkaSignalTopicMissing(
                 f"topic {self._topic}, for signals, does not exist", topic=self._topic
@@ -160,7 +160,7 @@ class KafkaNotifications:
         self._topic = properties.topic
         # An asynchronous failure; the next call raises it.
         self._failed: SinkError | None = None
-        clients = KafkaClients(
+        self._clients = KafkaClients(
             "notifications to Kafka",
             properties.servers,
             properties.producer,
@@ -168,8 +168,7 @@ class KafkaNotifications:
             topic=properties.topic,
             creates_topics=True,
         )
-        self._failures = clients.failures
-        self._producer: Producer | None = clients.producer(
+        self._producer: Producer | None = self._clients.producer(
             {"on_delivery": self._reported},
             {"enable.idempotence": True, "partitioner": "murmur2_random"},
         )
@@ -186,7 +185,7 @@ class KafkaNotifications:
             producer.produce(self._topic, orjson.dumps(notification.document()), key)
             producer.poll(0)
         except KafkaException as raised:
-            raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
+            raise self._clients.error(kafka_error(raised), topic=self._topic) from raised
         except BufferError as raised:
             raise SinkError(
                 f"topic {self._topic}: too many notifications wait for a broker"
@@ -204,7 +203,7 @@ class KafkaNotifications:
         try:
             unsent = producer.flush(CLOSE_S)
         except KafkaException as raised:
-            raise self._failures.of(kafka_error(raised), topic=self._topic) from raised
+            raise self._clients.error(kafka_error(raised), topic=self._topic) from raised
         self._log_failures()
         if unsent:
             raise SinkError(
@@ -213,7 +212,7 @@ class KafkaNotifications:
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed = self._failures.of(error, topic=self._topic)
+            self._failed = self._clients.error(error, topic=self._topic)
 
     def _log_failures(self) -> None:
         failed, self._failed = self._failed, None

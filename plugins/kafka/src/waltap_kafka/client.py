@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -177,71 +176,8 @@ UNFIT: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaFailures:
-    """Translate errors for one sink or channel."""
-
-    # The brokers, as the errors name them.
-    servers: str
-    transactional_id: str
-    # Named by the remedy for missing rights.
-    position_topic: str
-    # The topic may be created, so an error for a missing one is retried.
-    creates_topics: bool
-
-    def refused(self, error: KafkaError) -> SinkError:
-        text, servers = redacted(error.str()), self.servers
-        if error.code() not in REFUSALS:
-            return KafkaUnreachable(
-                f"Kafka at {servers} cannot be reached: {text}", servers=servers
-            )
-        return KafkaRefused(
-            f"Kafka at {servers} refuses: {text}",
-            servers=servers,
-            positions=self.position_topic,
-            transactional_id=self.transactional_id,
-        )
-
-    def of(
-        self,
-        error: KafkaError,
-        *,
-        topic: str = "",
-        size: int = 0,
-        expired: bool = False,
-        placed: bool = True,
-    ) -> SinkError:
-        """Return the error for ``error``.
-
-        ``topic`` and ``size`` (bytes) are the record's. ``expired`` means that the transaction was
-        open for longer than the broker allows. Without ``placed`` no record named a partition, so a
-        missing one was deleted with its topic.
-        """
-        code, text = error.code(), redacted(error.str())
-        where = f"topic {topic}: " if topic else ""
-        if code in FENCED:
-            # The broker fences a producer whose transaction timed out by the same codes as one
-            # that was replaced.
-            if expired:
-                return KafkaTransactionExpired(f"the broker undid a transaction: {text}")
-            return KafkaFenced(
-                f"another instance has taken over: {text}", transactional_id=self.transactional_id
-            )
-        if code in TOO_LARGE:
-            problem = f"{where}{size} bytes of a record, or of its batch, are too large: {text}"
-            return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
-        if code in REFUSALS | AWAY:
-            return self.refused(error)
-        missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
-        if missing and not self.creates_topics:
-            return KafkaTopicMissing(f"{where}{text}", topic=topic)
-        if code in UNFIT and not missing:
-            return KafkaTopicUnusable(f"{where}{text}", topic=topic)
-        return KafkaNotDelivered(f"{where}{text}")
-
-
 class KafkaClients:
-    """Create the clients of one sink, channel or store."""
+    """Create the clients of one sink, channel or store, and translate their errors."""
 
     def __init__(
         self,
@@ -254,17 +190,12 @@ class KafkaClients:
         transactional_id: str = "-",
         creates_topics: bool = False,
     ) -> None:
-        """Translate the settings ``given`` with ``prefix``.
-
-        ``topic`` is named by the remedy for missing rights. Raises: ConfigurationError.
-        """
-        self._prefix = prefix
-        self.failures = KafkaFailures(
-            servers=servers,
-            transactional_id=transactional_id,
-            position_topic=topic,
-            creates_topics=creates_topics,
-        )
+        """Translate the settings ``given`` with ``prefix``. Raises: ConfigurationError."""
+        self._prefix, self._servers, self.transactional_id = prefix, servers, transactional_id
+        # Named by the remedy for missing rights.
+        self.position_topic = topic
+        # The topic may be created, so an error for a missing one is retried.
+        self._creates_topics = creates_topics
         self.watch = ClientWatch(f"{what} at {servers}")
         self.settings: dict[str, object] = {
             "bootstrap.servers": servers,
@@ -331,14 +262,66 @@ class KafkaClients:
                 # A refusal or a TLS error does not pass by waiting, so the start fails at once.
                 refused = {trouble.code(), error.code()} & (REFUSALS | {KafkaError._SSL})
                 if refused or time.monotonic() >= deadline:
-                    raise self.failures.refused(trouble) from raised
+                    raise self.refused(trouble) from raised
             else:
                 self.watch.passed()
                 return found
 
+    # --- failures ---
+
+    def refused(self, error: KafkaError) -> SinkError:
+        text, servers = redacted(error.str()), self._servers
+        if error.code() not in REFUSALS:
+            return KafkaUnreachable(
+                f"Kafka at {servers} cannot be reached: {text}", servers=servers
+            )
+        return KafkaRefused(
+            f"Kafka at {servers} refuses: {text}",
+            servers=servers,
+            positions=self.position_topic,
+            transactional_id=self.transactional_id,
+        )
+
+    def error(
+        self,
+        error: KafkaError,
+        *,
+        topic: str = "",
+        size: int = 0,
+        expired: bool = False,
+        placed: bool = True,
+    ) -> SinkError:
+        """Return the error for ``error``.
+
+        ``topic`` and ``size`` (bytes) are the record's. ``expired`` means that the transaction was
+        open for longer than the broker allows. Without ``placed`` no record named a partition, so a
+        missing one was deleted with its topic.
+        """
+        code, text = error.code(), redacted(error.str())
+        where = f"topic {topic}: " if topic else ""
+        if code in FENCED:
+            # The broker fences a producer whose transaction timed out by the same codes as one
+            # that was replaced.
+            if expired:
+                return KafkaTransactionExpired(f"the broker undid a transaction: {text}")
+            return KafkaFenced(
+                f"another instance has taken over: {text}", transactional_id=self.transactional_id
+            )
+        if code in TOO_LARGE:
+            problem = f"{where}{size} bytes of a record, or of its batch, are too large: {text}"
+            return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
+        if code in REFUSALS | AWAY:
+            return self.refused(error)
+        missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
+        if missing and not self._creates_topics:
+            return KafkaTopicMissing(f"{where}{text}", topic=topic)
+        if code in UNFIT and not missing:
+            return KafkaTopicUnusable(f"{where}{text}", topic=topic)
+        return KafkaNotDelivered(f"{where}{text}")
+
     def failure(self, raised: KafkaException, topic: str) -> SinkError:
         """Return the error of a call; the trouble of the link explains it best."""
-        return self.failures.of(self.watch.trouble or kafka_error(raised), topic=topic)
+        return self.error(self.watch.trouble or kafka_error(raised), topic=topic)
 
 
 def delivery_reports(

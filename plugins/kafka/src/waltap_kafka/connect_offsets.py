@@ -66,9 +66,7 @@ class TopicOffsets:
                 f"topic {self._topic} took no record in {WAIT_S:.0f} s", topic=self._topic
             )
         if reported[0] is not None:
-            raise self._clients.failures.of(
-                self._clients.watch.trouble or reported[0], topic=self._topic
-            )
+            raise self._clients.error(self._clients.watch.trouble or reported[0], topic=self._topic)
 
     def _missing(self) -> SinkError:
         return KafkaTopicMissing(

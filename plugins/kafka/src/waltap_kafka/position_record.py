@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from waltap.base.files.durable_file import UNREADABLE
 from waltap.changes.transactions.position import Position, Positions
 from waltap.errors import StopRequested
-from waltap_kafka.client import AWAY, GROUP_REFUSED, PASSING, REFUSALS, KafkaFailures, kafka_error
+from waltap_kafka.client import AWAY, GROUP_REFUSED, PASSING, REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
@@ -64,11 +64,7 @@ def encode(pipeline: str, positions: Positions) -> bytes:
 
 
 def last_position(
-    settings: Mapping[str, object],
-    client: AdminClient,
-    failures: KafkaFailures,
-    pipeline: str,
-    stopping: Callable[[], bool],
+    clients: KafkaClients, client: AdminClient, pipeline: str, stopping: Callable[[], bool]
 ) -> Positions | None:
     """Return the last committed position of the transactional id.
 
@@ -76,11 +72,11 @@ def last_position(
     its own open transactions, so all committed records are final.
     Raises: KafkaPositionUnusable, KafkaUnreachable, KafkaRefused, StopRequested.
     """
-    topic, key = failures.position_topic, failures.transactional_id
+    topic, key = clients.position_topic, clients.transactional_id
     try:
-        found = last_value(settings, client, topic, key, stopping)
+        found = last_value(clients.settings, client, topic, key, stopping)
     except KafkaException as raised:
-        raise failures.refused(kafka_error(raised)) from raised
+        raise clients.refused(kafka_error(raised)) from raised
     if not found:
         return None
     stored = _decoded(found, topic)

@@ -86,7 +86,6 @@ class KafkaSink(Sink):
             creates_topics=properties.creation,
         )
         self._clients.settings.setdefault("client.id", f"waltap-{context.pipeline}")
-        self._failures = self._clients.failures
         self._producer: Producer | None = None
         # The client for topics that accept less than a full batch.
         self._narrow: Producer | None = None
@@ -143,7 +142,7 @@ class KafkaSink(Sink):
         self._clients.reach(made)
         admin = self._clients.admin()
         self._topics = TopicCreator(
-            admin, self._properties, self._failures.refused, self._check_wait
+            admin, self._properties, self._clients.refused, self._check_wait
         )
         self._oversize = OversizePolicy(
             self._properties,
@@ -157,9 +156,9 @@ class KafkaSink(Sink):
             return None
         limit_ms = int(str(self._producer_settings().get("transaction.timeout.ms", 60_000)))
         self._transactions = KafkaTransactions(
-            made, self._failures, self._context, timeout_s=limit_ms / 1000
+            made, self._clients, self._context, timeout_s=limit_ms / 1000
         )
-        stored_position = self._transactions.begin_life(self._topics, admin, self._clients.settings)
+        stored_position = self._transactions.begin_life(self._topics, admin)
         self._accepted = stored_position or Positions()
         self._delivered = DeliveredPositions(stored_position)
         return stored_position
@@ -456,7 +455,7 @@ class KafkaSink(Sink):
         expired = False
         if self._transactions is not None:
             error, expired = self._transactions.reason(error), self._transactions.expired
-        return self._failures.of(
+        return self._clients.error(
             error, topic=topic, size=size, expired=expired, placed=topic in self._placed
         )
 
@@ -487,7 +486,7 @@ class KafkaSink(Sink):
         made |= {"queue.buffering.max.kbytes": kilobytes}
         made |= {"delivery.report.only.error": True, "on_delivery": self._reported}
         if self._once:
-            made["transactional.id"] = self._failures.transactional_id
+            made["transactional.id"] = self._clients.transactional_id
         elif not {"message.timeout.ms", "delivery.timeout.ms"} & set(made):
             made["message.timeout.ms"] = 0  # a record waits until the broker is back
         return made

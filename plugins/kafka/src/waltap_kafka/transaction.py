@@ -5,7 +5,7 @@ Each one contains its position.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -15,7 +15,7 @@ from waltap.changes.transactions.position import Positions
 from waltap.clock import boot_seconds
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
-from waltap_kafka.client import REFUSALS, KafkaFailures, kafka_error
+from waltap_kafka.client import REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered
 from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
 from waltap_kafka.topics import TopicCreator
@@ -36,9 +36,9 @@ class KafkaTransactions:
     """
 
     def __init__(
-        self, producer: Producer, failures: KafkaFailures, context: SinkContext, *, timeout_s: float
+        self, producer: Producer, clients: KafkaClients, context: SinkContext, *, timeout_s: float
     ) -> None:
-        self._producer, self._failures, self._context = producer, failures, context
+        self._producer, self._clients, self._context = producer, clients, context
         self._timeout_s = timeout_s
         self._begun: float | None = None
         self.committed: Positions | None = None
@@ -48,24 +48,21 @@ class KafkaTransactions:
     def expired(self) -> bool:
         return self._begun is not None and boot_seconds() - self._begun >= self._timeout_s
 
-    def begin_life(
-        self, topics: TopicCreator, admin: AdminClient, settings: Mapping[str, object]
-    ) -> Positions | None:
+    def begin_life(self, topics: TopicCreator, admin: AdminClient) -> Positions | None:
         """Fence any other instance and return this pipeline's position.
 
         It also aborts the transaction that the other instance left open. Raises: SinkError,
         StopRequested, ConfigurationError.
         """
-        failures = self._failures
+        clients, context = self._clients, self._context
         self._until_done(self._producer.init_transactions, INIT_S)
-        name = failures.position_topic
+        name = clients.position_topic
         topics.create(position_topic(name))
-        context = self._context
-        held = last_position(settings, admin, failures, context.pipeline, context.stopping)
+        held = last_position(clients, admin, context.pipeline, context.stopping)
         # A pipeline without a stored offset starts from the beginning.
         if held is not None and not context.has_offset:
             self._producer.begin_transaction()
-            self._producer.produce(name, None, failures.transactional_id.encode(), PARTITION)
+            self._producer.produce(name, None, clients.transactional_id.encode(), PARTITION)
             self._until_done(self._producer.commit_transaction, INIT_S)
             held = None
         self.committed = held
@@ -77,7 +74,7 @@ class KafkaTransactions:
             try:
                 self._producer.begin_transaction()
             except KafkaException as raised:
-                raise self._failures.of(kafka_error(raised)) from raised
+                raise self._clients.error(kafka_error(raised)) from raised
             self._begun = boot_seconds()
 
     def undo(self) -> None:
@@ -107,13 +104,13 @@ class KafkaTransactions:
                     "pieces; producer.transaction.timeout.ms allows longer ones"
                 )
                 self._warned = True
-        identity = self._failures.transactional_id
+        identity = self._clients.transactional_id
         drain()
         if position or self.committed:
             # A snapshot deletes the position from before it.
             value = encode(self._context.pipeline, position) if position else None
             self._producer.produce(
-                self._failures.position_topic, value, identity.encode(), PARTITION
+                self._clients.position_topic, value, identity.encode(), PARTITION
             )
         self._context.may_write()
         self._until_done(self._producer.commit_transaction, None)
@@ -162,7 +159,7 @@ class KafkaTransactions:
                     raise ConfigurationError.of(TIMEOUT, error.str()) from raised
                 again = error.retriable() or error.code() == KafkaError._TIMED_OUT
                 if not again or (deadline is not None and time.monotonic() > deadline):
-                    raise self._failures.of(error, expired=self.expired) from raised
+                    raise self._clients.error(error, expired=self.expired) from raised
                 if self._context.stopping():
                     stop_seen = stop_seen or time.monotonic()
                     if time.monotonic() - stop_seen > ABANDON_S:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
@@ -97,15 +97,6 @@ class CurrentRows:
         self._keyed[key] = values
 
 
-@runtime_checkable
-class WritesChangeLog(Protocol):
-    """Define the properties of a sink with a change log."""
-
-    @property
-    def changelog(self) -> str:
-        """Return the folder of the change log."""
-
-
 def named_store(location: str) -> FileStore:
     """Return the files of a change log by folder, URI or profile.
 
@@ -128,8 +119,10 @@ def profile_store(file: str) -> FileStore:
 
     for sink in resolve(read(file), Host()).sinks:
         properties = sink.properties
-        if isinstance(properties, StorageProperties) and isinstance(properties, WritesChangeLog):
-            return FileStore(properties.changelog, properties)
+        # Every sink with a change log names its folder so.
+        folder: str | None = getattr(properties, "changelog", None)
+        if isinstance(properties, StorageProperties) and folder is not None:
+            return FileStore(folder, properties)
     raise ChangeLogMissing(f"the profile {file} writes no change log", path=file)
 
 
