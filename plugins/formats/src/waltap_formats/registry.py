@@ -8,8 +8,7 @@ the same id, so a batch may be repeated after a failure.
 import ssl
 import time
 from base64 import b64encode
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -47,15 +46,9 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 class RegistryClient:
     """Query one registry at one or several addresses. The first request connects."""
 
-    def __init__(
-        self,
-        properties: RegistryProperties,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-        waits_for: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
-    ) -> None:
-        self._properties, self._stopping = properties, stopping
-        self._waits_for = waits_for
+    def __init__(self, properties: RegistryProperties, context: ConverterContext) -> None:
+        self._properties, self._stopping = properties, context.stopping
+        self._waits_for = context.waits_for
         self._addresses = [_address(url, properties) for url in properties.urls]
         self._known: dict[tuple[str, str], int] = {}
 
@@ -236,9 +229,7 @@ class RegistryConverter(Converter, Generic[P]):
 
     @cached_property
     def _registry(self) -> RegistryClient:
-        return RegistryClient(
-            self._properties, stopping=self._context.stopping, waits_for=self._context.waits_for
-        )
+        return RegistryClient(self._properties, self._context)
 
     def _registered(self, topic: str, name: str | None, text: str) -> bytes:
         """Register a schema and return the prefix of its values.

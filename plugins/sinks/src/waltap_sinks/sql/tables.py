@@ -41,8 +41,6 @@ from waltap_sinks.sql.targets.target import (
 
 log = logging.getLogger(__name__)
 
-NO_NAMES: Final[Mapping[int, str]] = {}
-
 # The suffix of columns that swap their names.
 MOVING: Final = "_waltap_moves"
 
@@ -568,8 +566,8 @@ class TargetTables:
         self,
         shape: TargetShape,
         known: KnownTable | None,
-        snapshot_reason: str | None = None,
-        names: Mapping[int, str] = NO_NAMES,
+        snapshot_reason: str | None,
+        names: Mapping[int, str],
     ) -> None:
         columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
