@@ -8,8 +8,6 @@ so this module has both.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectRecord, RecordUnfit
 
@@ -116,26 +114,13 @@ def converted(
     return made
 
 
-class StructMember(msgspec.Struct, frozen=True):
-    """Read one field of a struct, with or without its default."""
-
-    name: str
-    schema: Schema
-
-    def of(self, struct: Mapping[str, Any]) -> Any:
-        """Return the value in ``struct`` or the default for null. This is ``Struct.get``."""
-        value = struct.get(self.name)
-        return self.schema.default if value is None else value
-
-    def raw(self, struct: Mapping[str, Any]) -> Any:
-        """Return the value in ``struct`` without the default.
-
-        This is ``Struct.getString`` and similar methods.
-        """
-        return struct.get(self.name)
+def value_of(field: Field, struct: Mapping[str, Any]) -> Any:
+    """Return a field's value or the default for null, as ``Struct.get``."""
+    value = struct.get(field.name)
+    return field.schema.default if value is None else value
 
 
-def member(schema: Schema, name: str, what: str, kind: ConnectKind | None = None) -> StructMember:
+def member(schema: Schema, name: str, what: str, kind: ConnectKind | None = None) -> Field:
     """Return the field ``name`` of ``schema``.
 
     ``what`` is the property or purpose in messages. Raises: RecordUnfit if the field is missing or is not
@@ -148,4 +133,4 @@ def member(schema: Schema, name: str, what: str, kind: ConnectKind | None = None
         raise RecordUnfit(
             f"{what}: {name} of {schema.name} is {field.schema.kind.value}, not {kind.value}"
         )
-    return StructMember(name, field.schema)
+    return field

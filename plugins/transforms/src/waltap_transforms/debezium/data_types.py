@@ -21,7 +21,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.specs import debezium_spec, each
-from waltap_transforms.structs import StructMember, converted, field_of, is_envelope
+from waltap_transforms.structs import converted, field_of, is_envelope, value_of
 
 # Geometries as well-known binary (WKB) and as extended WKB of PostGIS.
 #
@@ -439,7 +439,7 @@ class RecordSize:
         columns = self._columns.of(schema, image) if row else ()
         found = {}
         for column in columns:
-            value = column.of(row)
+            value = value_of(column, row)
             if value is not None and _length(value) > self._of.min_field:
                 found[column.name] = value
         return found
@@ -481,12 +481,12 @@ def _length(value: str | bytes) -> int:
     return len(value.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _long_columns(schema: Schema, image: str) -> tuple[StructMember, ...]:
+def _long_columns(schema: Schema, image: str) -> tuple[Field, ...]:
     """Return the columns of a row that can be cut."""
     row = field_of(schema, image)
     fields = () if row is None else row.schema.fields
     return tuple(
-        StructMember(each.name, each.schema)
+        each
         for each in fields
         if each.schema.kind is ConnectKind.STRING
         # A part of a decimal or of a bit string would be another value. Debezium fails on them.

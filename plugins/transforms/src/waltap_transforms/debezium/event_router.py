@@ -27,7 +27,7 @@ from waltap_transforms.debezium.tracing import EventTracing
 from waltap_transforms.java.numbers import BLANKS
 from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import FilledList, debezium_spec, warnings
-from waltap_transforms.structs import StructMember, field_of, is_envelope, member
+from waltap_transforms.structs import field_of, is_envelope, member, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -244,10 +244,10 @@ class EventRouter:
         # A truncate or a logical message with an envelope has no row.
         if row is None:
             raise RecordUnfit(f"an event without a row (op {event.get('op')}) is none of an outbox")
-        payload_schema, payload = outbox.payload.schema, outbox.payload.of(row)
+        payload_schema, payload = outbox.payload.schema, value_of(outbox.payload, row)
         if self._payloads is not None and payload is not None:
             payload_schema, payload = self._expanded(payload_schema, payload)
-        route = outbox.route.raw(row)
+        route = row.get(outbox.route.name)
         if route is None:
             raise RecordUnfit(f"{self._of.route_by} is null: there is no topic")
         schema: Schema | None = payload_schema
@@ -258,19 +258,19 @@ class EventRouter:
         elif self._wraps:
             schema = self._wrapper(payload_schema, outbox, row, route)
             value = {"payload": payload}
-            value |= {name: column.of(row) for name, column in outbox.envelope}
-        identifier: ConnectHeader = ("id", outbox.event_id.schema, outbox.event_id.of(row))
-        added = [(name, column.schema, column.of(row)) for name, column in outbox.headers]
+            value |= {name: value_of(column, row) for name, column in outbox.envelope}
+        identifier: ConnectHeader = ("id", outbox.event_id.schema, value_of(outbox.event_id, row))
+        added = [(name, column.schema, value_of(column, row)) for name, column in outbox.headers]
         topic = self._topic(route)
         return ConnectRecord(
             # A name that does not match is the topic itself.
             route if topic is None else topic,
             outbox.key.schema,
-            outbox.key.of(row),
+            value_of(outbox.key, row),
             schema,
             value,
             (*self._tracing.headers(record), identifier, *added),
-            None if outbox.partition is None else outbox.partition.raw(row),
+            None if outbox.partition is None else row.get(outbox.partition.name),
             self._timestamp(event, row, outbox),
         )
 
@@ -290,7 +290,7 @@ class EventRouter:
         self, event: Mapping[str, Any], row: Mapping[str, Any], outbox: "_OutboxTable"
     ) -> int | None:
         if outbox.timestamp is not None:
-            at: int | None = outbox.timestamp.raw(row)
+            at: int | None = row.get(outbox.timestamp.name)
             if at is not None:
                 unit = _UNITS[outbox.timestamp.schema.name or ""]
                 return at // unit if at >= 0 else -(-at // unit)  # towards zero, as Java divides
@@ -301,7 +301,7 @@ class EventRouter:
     def _wrapper(
         self, payload: Schema, outbox: "_OutboxTable", row: Mapping[str, Any], route: str
     ) -> Schema:
-        version = None if outbox.version is None else outbox.version.raw(row)
+        version = None if outbox.version is None else row.get(outbox.version.name)
         key = id(payload), id(outbox), version
         entry = self._wrappers.get(key)
         if entry is None:
@@ -324,7 +324,7 @@ class EventRouter:
         """
         of = self._of
         row = member(envelope, "after", "an event", ConnectKind.STRUCT).schema
-        by_placement = defaultdict[str, list[tuple[str, StructMember]]](list)
+        by_placement = defaultdict[str, list[tuple[str, Field]]](list)
         for each in self._placements:
             if of.additional_missing == "ignore" and field_of(row, each.column) is None:
                 continue
@@ -361,17 +361,17 @@ class _OutboxTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     # Schema of the whole row.
     row: Schema
-    event_id: StructMember
-    key: StructMember
-    payload: StructMember
+    event_id: Field
+    key: Field
+    payload: Field
     # Column that decides about the topic.
-    route: StructMember
-    timestamp: StructMember | None
-    version: StructMember | None
+    route: Field
+    timestamp: Field | None
+    version: Field | None
     # (new name, column) of the further columns in these two places.
-    headers: tuple[tuple[str, StructMember], ...]
-    envelope: tuple[tuple[str, StructMember], ...]
-    partition: StructMember | None
+    headers: tuple[tuple[str, Field], ...]
+    envelope: tuple[tuple[str, Field], ...]
+    partition: Field | None
 
 
 def _between(name: str | None, topic: str) -> str:

@@ -11,7 +11,7 @@ from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord, RecordUnfit
 from waltap_transforms.specs import FilledList, debezium_spec, each
-from waltap_transforms.structs import field_of, required_struct
+from waltap_transforms.structs import field_of, required_struct, value_of
 
 # Debezium's name for the value itself.
 ROOT = "payload"
@@ -184,9 +184,7 @@ def _value(
 ) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for field in schema.fields:
-        held: Any = value.get(field.name)
-        # Debezium reads fields by Struct.get, which gives the default for null.
-        held = field.schema.default if held is None else held
+        held: Any = value_of(field, value)
         if held is None:
             continue
         if field.schema.kind is ConnectKind.STRUCT and _contains(field.name, entries):

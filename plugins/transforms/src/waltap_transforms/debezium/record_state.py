@@ -386,7 +386,7 @@ class ExtractNewRecordState:
         # Debezium reads the column from a deleted row as it came, and from other rows as written.
         if self._route:
             route = member(image.row, self._route, "route.by.field", ConnectKind.STRING)
-            found = route.raw(row if deleted else value) or ""
+            found = (row if deleted else value).get(route.name) or ""
             topic = found if found.strip() else topic
         headers = record.headers
         if plan.headers:

@@ -23,11 +23,11 @@ from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import FilledList, debezium_spec, each, each_event, warnings
 from waltap_transforms.structs import (
     Defaults,
-    StructMember,
     defaults_of,
     field_of,
     filled,
     is_envelope,
+    value_of,
     without_repeats,
 )
 
@@ -388,7 +388,6 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
     last = field_of(inside, path[-1])
     if last is None:
         return None
-    found = StructMember(last.name, last.schema)
 
     def read(event: Mapping[str, Any]) -> tuple[Any, Schema] | None:
         struct: Any = event
@@ -396,8 +395,8 @@ def _reader(schema: Schema, path: tuple[str, ...]) -> Read | None:
             struct = struct.get(name)
             if struct is None:
                 raise RecordUnfit(f"{name} is null: there is no {'.'.join(path)}")
-        value = found.of(struct)
-        return None if value is None else (value, found.schema)
+        value = value_of(last, struct)
+        return None if value is None else (value, last.schema)
 
     return read
 

@@ -12,7 +12,7 @@ import msgspec
 
 from waltap.base.java_properties import parse_properties
 from waltap.base.property import Properties, Switch, declare
-from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
     ConnectRecord,
@@ -21,7 +21,7 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
-from waltap_transforms.structs import StructMember, field_of, member
+from waltap_transforms.structs import field_of, member, value_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -73,7 +73,7 @@ class EventTracing:
         event, carried = record.value, None
         row = event.get("after")
         if column is not None and row is not None:
-            carried = column.raw(row)
+            carried = row.get(column.name)
         if carried is None and self._required:
             return record.headers
         added = self._traced(event, carried, source)
@@ -81,18 +81,17 @@ class EventTracing:
         others = tuple(each for each in record.headers if each[0] not in added)
         return others + tuple((name, _TEXT, value) for name, value in added.items())
 
-    def _columns(self, envelope: Schema) -> tuple[StructMember | None, tuple[StructMember, ...]]:
+    def _columns(self, envelope: Schema) -> tuple[Field | None, tuple[Field, ...]]:
         row, source = field_of(envelope, "after"), field_of(envelope, "source")
         column = None
         if row is not None and field_of(row.schema, self._column) is not None:
             column = member(
                 row.schema, self._column, "tracing.span.context.field", ConnectKind.STRING
             )
-        fields = () if source is None else source.schema.fields
-        return column, tuple(StructMember(field.name, field.schema) for field in fields)
+        return column, () if source is None else source.schema.fields
 
     def _traced(
-        self, event: Mapping[str, Any], carried: str | None, source: tuple[StructMember, ...]
+        self, event: Mapping[str, Any], carried: str | None, source: tuple[Field, ...]
     ) -> dict[str, str]:
         """Create the spans of ``event``, and return their headers.
 
@@ -113,7 +112,7 @@ class EventTracing:
             "db-log-write", context=parent, start_time=_nanoseconds(block.get("ts_ms"))
         )
         for field in source:
-            _describe(span, _NAMES.get(field.name, f"db.{field.name}"), field.of(block))
+            _describe(span, _NAMES.get(field.name, f"db.{field.name}"), value_of(field, block))
         below = trace.set_span_in_context(span)
         read = tracer.start_span(
             self._operation, context=below, start_time=_nanoseconds(event.get("ts_ms"))
