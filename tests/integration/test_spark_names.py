@@ -77,7 +77,7 @@ def test_columns_are_called_by_rules_through_all_that_becomes_of_a_table(
 # --- odd names ------------------------------------------------------------------------------------
 
 ODD = 'Odd.Na me`"'
-COLUMN = "we`ird.col umn"
+COLUMN = "we`ird.col umn ${x}"
 ODD_COLUMNS = [("id", "int4"), (COLUMN, "text")]
 PLAIN = relation("public.plain", ODD_COLUMNS)
 STRANGE = msgspec.structs.replace(
@@ -108,7 +108,7 @@ def test_every_table_can_be_asked_for_in_sql(rig, asked):
     """Values are shown as they are."""
     for view in ("plain", '`Odd.Na me``"`'):
         found = asked(
-            f"SELECT `we``ird.col umn`, '[bold]a[/red]' AS `[/b]` FROM {view} WHERE id = 2"
+            f"SELECT `we``ird.col umn ${{x}}`, '[bold]a[/red]' AS `[/b]` FROM {view} WHERE id = 2"
         )
         assert found.exit_code == 0, found.output
         for shown in ("zwei", "[bold]a[/red]", "[/b]"):
@@ -127,11 +127,11 @@ def compiled(monkeypatch) -> None:
 
 @pytest.mark.usefixtures("compiled")
 def test_statements_that_are_typed_are_answered(asked):
-    typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn`\nFROM plain WHERE id = 2;\n"
+    typed = "SELECT nothing FROM plain;\n\\d plain\nSELECT `we``ird.col umn ${x}`\nFROM plain WHERE id = 2;\n"
     found = asked(typed=typed)
     assert found.exit_code == 0, found.output
     assert "UNRESOLVED_COLUMN" in found.output, "and it goes on"
-    assert "id\n`we``ird.col umn`" in found.output
+    assert "id\n`we``ird.col umn ${x}`" in found.output
     assert "zwei" in found.output
 
 

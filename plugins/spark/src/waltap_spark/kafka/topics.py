@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -128,47 +129,38 @@ def _bounds(
     kafka = jvm.org.apache.kafka
     if "JavaClass" not in type(kafka.clients.consumer.KafkaConsumer).__name__:
         raise TopicsUnreadable("this Spark session has no Kafka source")
-    settings = jvm.java.util.HashMap()
     bytes_ = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
-    own = {
+    settings = {
         "bootstrap.servers": topics.bootstrap,
         "key.deserializer": bytes_,
         "value.deserializer": bytes_,
         "allow.auto.create.topics": "false",
         "isolation.level": "read_committed",  # as `records`: ends are not behind an open transaction
+        **{
+            name.removeprefix("kafka."): value
+            for name, value in topics.options.items()
+            if name.startswith("kafka.")
+        },
     }
-    given = {
-        name.removeprefix("kafka."): value
-        for name, value in topics.options.items()
-        if name.startswith("kafka.")
-    }
-    for name, value in {**own, **given}.items():
-        settings.put(name, value)
     try:
-        consumer = kafka.clients.consumer.KafkaConsumer(settings)
-    except Py4JJavaError as error:
-        raise TopicsUnreadable(f"no consumer: {error.java_exception}") from error
-    try:
-        places, names = jvm.java.util.ArrayList(), jvm.java.util.HashSet()
-        for topic in topics.topics:
-            for each in consumer.partitionsFor(topic) or ():
-                places.add(kafka.common.TopicPartition(topic, each.partition()))
-                names.add(topic)
-        admin = kafka.clients.admin.AdminClient.create(settings)
-        try:
+        with (
+            closing(kafka.clients.consumer.KafkaConsumer(settings)) as consumer,
+            closing(kafka.clients.admin.AdminClient.create(settings)) as admin,
+        ):
+            places = [
+                kafka.common.TopicPartition(topic, each.partition())
+                for topic in topics.topics
+                for each in consumer.partitionsFor(topic) or ()
+            ]
+            names = {place.topic() for place in places}
             described = admin.describeTopics(names).allTopicNames().get()
-        finally:
-            admin.close()
-        bounds = consumer.beginningOffsets(places), consumer.endOffsets(places)
-        first, last = (
-            {(place.topic(), place.partition()): int(found.get(place)) for place in places}
-            for found in bounds
-        )
+            first, last = (
+                {(place.topic(), place.partition()): int(found[place]) for place in places}
+                for found in (consumer.beginningOffsets(places), consumer.endOffsets(places))
+            )
+            return first, last, {name: str(described[name].topicId()) for name in described}
     except Py4JJavaError as error:
         raise TopicsUnreadable(f"{topics.bootstrap}: {error.java_exception}") from error
-    finally:
-        consumer.close()
-    return first, last, {name: str(described[name].topicId()) for name in described}
 
 
 def records(spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, range]) -> DataFrame:

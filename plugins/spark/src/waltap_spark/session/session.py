@@ -69,6 +69,7 @@ DELTA_SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",
+    "spark.sql.variable.substitute": "false",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.timeType.enabled": "true",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
