@@ -1,13 +1,12 @@
 """``waltap plugins``: the installed plugins, their parts, and their health."""
 
-import enum
 import json
 import re
 from importlib.metadata import requires
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from rich.text import Text
@@ -27,28 +26,25 @@ FOLDERS = {"src": "src/{package}", "test": "tests"}
 """Folder of a template → folder of the package that is made."""
 
 
-class TemplateKind(enum.Enum):
-    """The kinds of plugin with a template.
-
-    Connectors are too large for one, and predicates are a single line.
-    """
-
-    DECODER = "decoder"
-    SINK = "sink"
-    TRANSFORM = "transform"
-    RECORD_TRANSFORM = "record-transform"
-    FORMAT = "format"
-    OFFSET_STORE = "offset-store"
-    SIGNAL_ACTION = "signal-action"
-    SIGNAL_CHANNEL = "signal-channel"
-    NOTIFICATION_CHANNEL = "notification-channel"
-    TYPE = "type"
-    CONVERTER = "converter"
-    SNAPSHOTTER = "snapshotter"
-    REPLICA_IDENTITY = "replica-identity"
-    TOPIC_NAMING = "topic-naming"
-    CHECK = "check"
-    COMMAND = "command"
+TemplateKind = Literal[
+    "decoder",
+    "sink",
+    "transform",
+    "record-transform",
+    "format",
+    "offset-store",
+    "signal-action",
+    "signal-channel",
+    "notification-channel",
+    "type",
+    "converter",
+    "snapshotter",
+    "replica-identity",
+    "topic-naming",
+    "check",
+    "command",
+]
+"""Plugins with a template: connectors are too large for one, and predicates are a single line."""
 
 
 def new(
@@ -60,7 +56,7 @@ def new(
         typer.Option(
             "--kind",
             metavar="KIND",
-            help=f"What it provides: {', '.join(kind.value for kind in TemplateKind)}.",
+            help=f"What it provides: {', '.join(get_args(TemplateKind))}.",
         ),
     ],
     into: Annotated[
@@ -96,12 +92,12 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         "class": "".join(part.capitalize() for part in bare.split("-")),
         "function": bare.replace("-", "_"),
         "code": bare.replace("-", "").upper(),
-        "kind": kind.value.replace("-", " "),
-        "advice": (templates / kind.value / "advice.txt").read_text(encoding="utf-8").strip(),
+        "kind": kind.replace("-", " "),
+        "advice": (templates / kind / "advice.txt").read_text(encoding="utf-8").strip(),
         "waltap": __version__,
     }
     try:
-        for source in (templates / "every", templates / kind.value):
+        for source in (templates / "every", templates / kind):
             _write(source, folder, words)
     except OSError as cause:
         raise usage_error(str(folder), f"cannot be written: {cause.strerror}") from cause
