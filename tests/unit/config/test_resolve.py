@@ -532,7 +532,7 @@ def postgres(sink: dict[str, Any] | None = None, **source: Any) -> Profile:
     ids=str,
 )
 def test_what_differs_is_named(before, after, names):
-    found = [change.name for change in changes(postgres(**before), postgres(**after))]
+    found = changes(postgres(**before), postgres(**after))
     assert set(names) <= set(found), found
     assert not [name for name in found if not name.startswith(("sink.", *names))]
 

@@ -186,36 +186,25 @@ class SelectionProperties(Properties):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PropertyChange:
-    """A property with another value."""
-
-    # The name in a profile of waltap, with a prefix outside the common namespace.
-    name: str
-    # None for a setting that is no property, such as a type.
-    declaration: PropertyDeclaration | None = None
-
-    @property
-    def reloadable(self) -> bool:
-        """Return whether a running pipeline accepts the change."""
-        return self.declaration is not None and self.declaration.reloadable
+Setting = tuple[Any, PropertyDeclaration | None]
+"""A value; None for a setting that is no property, such as a type."""
 
 
-def changes(before: Profile, after: Profile) -> list[PropertyChange]:
-    """Return the changed properties, in the order of ``after``.
+def changes(before: Profile, after: Profile) -> dict[str, PropertyDeclaration | None]:
+    """Return the changed properties by name, in the order of ``after``.
 
-    Values are compared, including secrets, and not shown.
+    Names are those of a waltap profile, with a prefix outside the common namespace. Values are compared,
+    including secrets, and not shown.
     """
     old, new = dict(_settings(before)), dict(_settings(after))
-    found = []
-    for name in [*new, *(name for name in old if name not in new)]:
-        value, declaration = new.get(name) or (None, old[name][1])
-        if name not in old or old[name][0] != value:
-            found.append(PropertyChange(name=name, declaration=declaration))
-    return found
+    return {
+        name: (new.get(name) or old[name])[1]
+        for name in new | old
+        if name not in old or old[name][0] != new.get(name, (None, None))[0]
+    }
 
 
-def _settings(profile: Profile) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
+def _settings(profile: Profile) -> Iterator[tuple[str, Setting]]:
     yield "name", (profile.name, None)
     yield "labels", (profile.labels, None)
     for model in (profile.engine, profile.capture):
@@ -277,9 +266,7 @@ def _transforms(
             yield f"{own}predicate.{'not.' if use.negate else ''}", use.predicate
 
 
-def _values(
-    prefix: str, model: Properties | None
-) -> Iterator[tuple[str, tuple[Any, PropertyDeclaration | None]]]:
+def _values(prefix: str, model: Properties | None) -> Iterator[tuple[str, Setting]]:
     if model is None:
         return
     for declaration in declarations(type(model)):

@@ -209,15 +209,15 @@ class Engine:
         during `run`.
         """
         found = changes(self.profile, profile)
-        reloadable = [each for each in found if each.reloadable]
-        fields = [each.declaration.field for each in reloadable if each.declaration is not None]
+        reloadable = {name: each for name, each in found.items() if each and each.reloadable}
+        fields = [each.field for each in reloadable.values()]
         update = {field: getattr(profile.engine, field) for field in fields}
         engine = self.profile.engine.model_copy(update=update)
         self.profile = replace(self.profile, engine=engine)
         self._run.apply_profile(self.profile)
         return ReloadResult(
-            applied=tuple(each.name for each in reloadable),
-            restart=tuple(each.name for each in found if not each.reloadable),
+            applied=tuple(reloadable),
+            restart=tuple(name for name in found if name not in reloadable),
         )
 
     def signal(
