@@ -16,7 +16,6 @@ from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import (
     Component,
-    ConverterUse,
     SelectionProperties,
     SinkBranchProfile,
     TransformUse,
@@ -90,7 +89,7 @@ class ComponentTables:
             space.tolerate(self.models(kind))
         return spec, self.make(role, spec, space), space
 
-    def converters(self) -> tuple[ConverterUse, ...]:
+    def converters(self) -> tuple[Component[ColumnConverterSpec], ...]:
         """Return the column converters without a problem.
 
         In a Debezium file ``converters=a,b`` names them and ``a.type`` chooses; a waltap profile has
@@ -113,7 +112,7 @@ class ComponentTables:
             space.leftovers(likely=spec is None)
             if spec is not None and made is not None:
                 label = f"{prefix[:-1]} ({spec.name})" if self.raw.debezium else spec.name
-                found.append(ConverterUse(spec, made.properties, label))
+                found.append(replace(made, label=label))
         return tuple(found)
 
     def dead_letter_sink(self) -> Component[SinkSpec] | None:

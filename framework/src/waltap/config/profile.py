@@ -20,25 +20,17 @@ class Component(Generic[S]):
 
     spec: S
     properties: Properties | None = None
+    # The owner's name of a transform, or of a converter of columns.
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformUse(Component[specs.TransformSpec]):
     """A transform in a profile, with its predicate."""
 
-    # The owner's name of the transform.
-    label: str = ""
     # The records that a transform of records receives; with ``negate`` the other ones.
     predicate: Component[specs.PredicateSpec] | None = None
     negate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ConverterUse(Component[specs.ColumnConverterSpec]):
-    """A converter of columns in a profile."""
-
-    # The owner's name of the converter.
-    label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +65,7 @@ class Profile:
     sink: Component[specs.SinkSpec]
     offset_store: Component[specs.OffsetStoreSpec]
     transforms: tuple[TransformUse, ...] = ()
-    converters: tuple[ConverterUse, ...] = ()
+    converters: tuple[Component[specs.ColumnConverterSpec], ...] = ()
     # Several sinks; ``sink`` then represents all of them.
     branches: tuple[SinkBranchProfile, ...] = ()
     dead_letters: Component[specs.SinkSpec] | None = None
