@@ -185,7 +185,7 @@ Setting = tuple[Any, PropertyDeclaration | None]
 def changes(before: Profile, after: Profile) -> dict[str, PropertyDeclaration | None]:
     """Return the changed properties by name, in the order of ``after``.
 
-    Names are those of a waltap profile, with a prefix outside the common namespace. Values are compared,
+    Names are as in a waltap profile, with a prefix outside the common namespace. Values are compared,
     including secrets, and not shown.
     """
     old, new = dict(_settings(before)), dict(_settings(after))
