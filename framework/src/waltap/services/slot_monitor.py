@@ -326,13 +326,9 @@ class SlotMonitor:
             if why:
                 self._warn_once(f"the server could not be made to let go of WAL: {why}")
         elif self._properties.wal_action == "drop" and self._given_up is None:
-            self._drop(watch, health)
-
-    def _drop(self, watch: SlotWatch, health: SlotHealth) -> None:
-        end = watch.drop()
-        self._given_up = self._gave_up(health, end)
-        log.error("%s", self._given_up, extra=self._extra)
-        self._notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
+            self._given_up = self._gave_up(health, watch.drop())
+            log.error("%s", self._given_up, extra=self._extra)
+            self._notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
     def _outdated(self) -> bool:
         readings, now = self._readings, self._clock.monotonic()

@@ -97,7 +97,12 @@ class FanOut(Sink):
                 checks = checks_of(branch.sink)
             except SinkError as error:
                 checks = [PreflightCheck.failed(f"sink {branch.name}", error)]
-            found += [_excused(each, branch) for each in checks]
+            found += [
+                PreflightCheck.warning(each.name, each.found, each.remedy)
+                if each.verdict == "error" and _may_pause(branch)
+                else each
+                for each in checks
+            ]
         return found
 
     def open(self) -> Positions | None:
@@ -347,12 +352,6 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
 
 def _may_pause(branch: PositionedBranch) -> bool:
     return branch.properties.on_failure == "pause"
-
-
-def _excused(check: PreflightCheck, branch: PositionedBranch) -> PreflightCheck:
-    if check.verdict != "error" or not _may_pause(branch):
-        return check
-    return PreflightCheck.warning(check.name, check.found, check.remedy)
 
 
 def _reads(batch: Batch) -> bool:

@@ -59,12 +59,8 @@ OPTIONAL: Final = {
 }
 
 # Answers to ``of`` may have any type, and only their equality matters, so ``repr`` is enough.
-_encode = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode
-
-
-def key_of(question: object) -> bytes:
-    """Return the encoded arguments, or an encoded answer."""
-    return _encode(question)
+key_of = msgspec.msgpack.Encoder(enc_hook=repr, order="deterministic").encode
+"""Encodes the arguments of a question, or an answer."""
 
 
 def plain(argument: object) -> object:

@@ -130,14 +130,11 @@ class LineageSender:
                 if last:
                     return
             else:
-                self._arrived()
-
-    def _arrived(self) -> None:
-        with self._changed:
-            self._sending = None
-        if self._away:
-            self._away = False
-            log.info("OpenLineage: events are delivered again")
+                with self._changed:
+                    self._sending = None
+                if self._away:
+                    self._away = False
+                    log.info("OpenLineage: events are delivered again")
 
     def _failed(
         self, error: Exception, happening: LineageEvent, shapes: Mapping[str, Relation]
