@@ -210,7 +210,6 @@ class ControlSocket:
         self._waker: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._made = 0
-        self._lock = threading.Lock()
         self._clients: dict[socket.socket, threading.Thread] = {}
 
     def __enter__(self) -> Self:
@@ -254,8 +253,7 @@ class ControlSocket:
                 self._path.unlink()  # another inode is the socket of a process that took over
         self._waker.close()
         self._thread.join(JOIN_S)
-        with self._lock:
-            clients = dict(self._clients)
+        clients = self._clients.copy()
         for client in clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RD)  # an answer under way still goes out
@@ -286,17 +284,13 @@ class ControlSocket:
                 self._serve(client)
 
     def _serve(self, client: socket.socket) -> None:
-        thread = threading.Thread(
+        if len(self._clients) >= MOST_CLIENTS:
+            client.close()
+            return
+        self._clients[client] = thread = threading.Thread(
             target=self._talk, args=(client,), name="waltap-control-client", daemon=True
         )
-        with self._lock:
-            full = len(self._clients) >= MOST_CLIENTS
-            if not full:
-                self._clients[client] = thread
-        if full:
-            client.close()
-        else:
-            thread.start()
+        thread.start()
 
     def _talk(self, client: socket.socket) -> None:
         try:
@@ -308,5 +302,4 @@ class ControlSocket:
                     if line.strip():
                         client.sendall(self._answer(line.rstrip(b"\n")) + b"\n")
         finally:
-            with self._lock:
-                self._clients.pop(client, None)
+            self._clients.pop(client, None)

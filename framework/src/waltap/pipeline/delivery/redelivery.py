@@ -25,7 +25,7 @@ from waltap.ports.signals.inbox import EngineInbox, begun
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RedeliveryAwareSink, flush_acknowledged
 from waltap.ports.sink.sink import Sink
-from waltap.services.control import RedeliveryRequest
+from waltap.services.control import ControlAnswer, RedeliveryRequest
 from waltap.services.dead_letters.dead_letter import DeadLetter, of_form, record_of
 from waltap.services.dead_letters.store import DeadLetterStore
 
@@ -198,23 +198,20 @@ class RedeliveryAsked(Exception):
     """End a connection, so that dead letters are delivered before the next."""
 
 
-class RedeliveryAnswer(msgspec.Struct, frozen=True):
-    """Report a redelivery.
-
-    ``dead_letters`` maps ids to the reasons of refusals, "" for delivered letters. ``reason`` says why the
-    redelivery broke off or did not begin.
-    """
-
-    dead_letters: dict[str, str]
-    reason: str = ""
+RedeliveryInbox = EngineInbox[RedeliveryRequest, ControlAnswer]
 
 
-def redelivery_inbox() -> EngineInbox[RedeliveryRequest, RedeliveryAnswer]:
+def redelivery_inbox() -> RedeliveryInbox:
     """Return the inbox of a run's requests to redeliver dead letters."""
-    return EngineInbox(lambda _request, why: RedeliveryAnswer({}, why))
+    return RedeliveryInbox(lambda _request, why: _report({}, why))
 
 
-def serve(inbox: EngineInbox[RedeliveryRequest, RedeliveryAnswer], redelivery: Redelivery) -> None:
+def _report(found: dict[str, str], why: str = "") -> ControlAnswer:
+    """Return the answer; ``why`` the redelivery broke off or did not begin."""
+    return ControlAnswer(ok=True, accepted=not why, reason=why, dead_letters=found)
+
+
+def serve(inbox: RedeliveryInbox, redelivery: Redelivery) -> None:
     """Process the waiting requests.
 
     A failure is reported to the thread that sent the request.
@@ -225,7 +222,7 @@ def serve(inbox: EngineInbox[RedeliveryRequest, RedeliveryAnswer], redelivery: R
             future.set_result(_answer(redelivery, request))
 
 
-def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAnswer:
+def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> ControlAnswer:
     found: dict[str, str] = {}
     try:
         every = redelivery.dead_letters.all()
@@ -235,9 +232,9 @@ def _answer(redelivery: Redelivery, request: RedeliveryRequest) -> RedeliveryAns
     except Exception as error:  # noqa: BLE001 - the pipeline continues, or fails of the same by itself
         problem = str(error) if isinstance(error, WaltapError) else in_brief(error)
         log.warning("a redelivery of dead letters broke off: %s", problem)
-        return RedeliveryAnswer(found, problem)
+        return _report(found, problem)
     delivered = sum(not why for why in found.values())
     log.info(
         "dead letters were redelivered: %d delivered, %d refused", delivered, len(found) - delivered
     )
-    return RedeliveryAnswer(found)
+    return _report(found)

@@ -32,7 +32,7 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
-from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAnswer, RedeliveryAsked, serve
+from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAsked, serve
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.build import PipelineStages, chosen_password
 from waltap.pipeline.engine.connection import SourceConnection
@@ -68,7 +68,7 @@ class ControlServer:
 
     # `Engine.signal`; queues a request for dead letters.
     signal: "Callable[..., Future[SignalAnswer]]"
-    redeliver: "Callable[[RedeliveryRequest], Future[RedeliveryAnswer]]"
+    redeliver: "Callable[[RedeliveryRequest], Future[ControlAnswer]]"
     status: Callable[[], PipelineStatus]
     # Makes a new id.
     identifier: Callable[[], str]
@@ -100,13 +100,8 @@ class ControlServer:
                 why = f"nothing was redelivered: the pipeline is in state {state}"
                 return ControlAnswer(ok=True, state=state, accepted=False, reason=why)
             found = future.result()
-        return ControlAnswer(
-            ok=True,
-            state=self.status().state,
-            accepted=not found.reason,
-            reason=found.reason,
-            dead_letters=found.dead_letters,
-        )
+        found.state = self.status().state
+        return found
 
     def _signal(self, request: SignalRequest) -> ControlAnswer:
         answer = ControlAnswer(ok=True, identifier=request.identifier or self.identifier())
