@@ -191,8 +191,7 @@ class KafkaSink(Sink):
                 producer.poll(0)
             self._raise_undelivered()
         except KafkaException as raised:
-            self._failure = self._fatal(raised)
-            raise self._failure from raised
+            raise self._fatal(raised) from raised
         # An open transaction has part of the batch and must not be committed.
         except RecordsRefused as refusal:
             if self._once:
@@ -236,8 +235,7 @@ class KafkaSink(Sink):
                 self._accepted, ends_transaction=self._ends_transaction, drain=self._drain
             )
         except KafkaException as raised:
-            self._failure = self._fatal(raised)
-            raise self._failure from raised
+            raise self._fatal(raised) from raised
         except BaseException as error:
             self._failure = error
             raise
@@ -443,10 +441,11 @@ class KafkaSink(Sink):
                 self._undelivered = KafkaNotDelivered(text)
 
     def _fatal(self, raised: BaseException) -> SinkError:
-        """Return the error of a call that ended the producer."""
+        """Return and keep the error of a call that ended the producer."""
         named = self._error(kafka_error(raised))
         # The first failed report has the cause; later errors only follow from it.
-        return self._undelivered or named
+        self._failure = failure = self._undelivered or named
+        return failure
 
     def _named(self, error: KafkaError, record: Record) -> SinkError:
         return self._error(error, record.topic, len(record.key or b"") + len(record.value or b""))

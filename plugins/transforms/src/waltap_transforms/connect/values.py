@@ -251,7 +251,7 @@ class _TimestampConversion:
         if schema.kind is ConnectKind.STRING:
             return lambda value: self._written(self._read(value, what))
         if schema.kind is ConnectKind.INT64:
-            return lambda value: self._written(self._of_unix(value))
+            return lambda value: self._written(_scaled(value, self._unit, MILLISECOND_NS))
         raise RecordUnfit(f"{what} is of type {schema.kind.value}, which holds no timestamp")
 
     def plain(self, value: Any, what: str) -> Any:
@@ -264,7 +264,7 @@ class _TimestampConversion:
             return self._written(self._read(value, what))
         # In Python a bool is an int, too.
         if isinstance(value, int) and not isinstance(value, bool):
-            return self._written(self._of_unix(value))
+            return self._written(_scaled(value, self._unit, MILLISECOND_NS))
         raise RecordUnfit(f"{what} is of type {type(value).__name__}, which holds no timestamp")
 
     def _read(self, text: str, what: str) -> int:
@@ -275,24 +275,13 @@ class _TimestampConversion:
         except ValueError as cause:
             raise RecordUnfit(f"{what}: {cause}") from cause
 
-    def _of_unix(self, number: int) -> int:
-        """Convert a number of the profile's unit to ms. A finer part is cut off."""
-        if self._unit >= MILLISECOND_NS:
-            return _held(number * (self._unit // MILLISECOND_NS))
-        # Java's division rounds towards 0, Python's downwards.
-        finer = MILLISECOND_NS // self._unit
-        return -(-number // finer) if number < 0 else number // finer
-
     def _written(self, instant: int) -> Any:
         match self._target:
             case "string":
                 assert self._format is not None
                 return self._format.format(instant)
             case "unix":
-                if self._unit <= MILLISECOND_NS:
-                    return _held(instant * (MILLISECOND_NS // self._unit))
-                coarser = self._unit // MILLISECOND_NS
-                return -(-instant // coarser) if instant < 0 else instant // coarser
+                return _scaled(instant, MILLISECOND_NS, self._unit)
             case "Date":
                 return instant // DAY_MS
             case "Time":
@@ -301,9 +290,16 @@ class _TimestampConversion:
                 return instant
 
 
-def _held(number: int) -> int:
-    """Limit ``number`` to a long, as Java's TimeUnit does."""
-    return max(-LONGEST - 1, min(LONGEST, number))
+def _scaled(number: int, unit: int, wanted: int) -> int:
+    """Convert a number of ``unit`` (ns) to ``wanted``, as Java's TimeUnit does.
+
+    A finer part is cut off, and the result is a long at most.
+    """
+    if unit >= wanted:
+        return max(-LONGEST - 1, min(LONGEST, number * (unit // wanted)))
+    # Java's division rounds towards 0, Python's downwards.
+    finer = wanted // unit
+    return -(-number // finer) if number < 0 else number // finer
 
 
 def _converting(properties: TimestampConverterProperties) -> Change:

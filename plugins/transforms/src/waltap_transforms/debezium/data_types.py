@@ -133,16 +133,23 @@ Change = Callable[[Schema], tuple[Schema, Convert] | None]
 class StructRewrite:
     """Rewrite the values of records that are structs.
 
-    ``inside`` also rewrites the elements of arrays and maps.
+    Tombstones pass, and other values too unless it ``refuses`` them. ``inside`` also rewrites the
+    elements of arrays and maps.
     """
 
-    def __init__(self, change: Change, *, inside: bool) -> None:
-        self._change, self._inside = change, inside
+    def __init__(self, change: Change, *, inside: bool, refuses: bool = False) -> None:
+        self._change, self._inside, self._refuses = change, inside, refuses
         self._known = SchemaMemory(self._made)
 
     def __call__(self, record: ConnectRecord) -> ConnectRecord:
-        assert record.value_schema is not None
-        schema, convert = self._known.of(record.value_schema)
+        schema = record.value_schema
+        if record.value is None:
+            return record
+        if schema is None or schema.kind is not ConnectKind.STRUCT:
+            if self._refuses:
+                raise RecordUnfit("the value is no struct")
+            return record
+        schema, convert = self._known.of(schema)
         if convert is None:
             return record
         return msgspec.structs.replace(record, value_schema=schema, value=convert(record.value))
@@ -225,7 +232,7 @@ VECTORS = debezium_spec(
     "VectorToJsonConverter",
     "Writes vectors as JSON text.",
     None,
-    lambda _properties, _context: _rewriting(_vector, inside=False, refuses=True),
+    lambda _properties, _context: each(StructRewrite(_vector, inside=False, refuses=True)),
     name="vector-to-json",
 )
 
@@ -272,7 +279,7 @@ def _swap_coordinates(
             return value
         return {**value, "wkb": swapped(value["wkb"])}
 
-    return _rewriting(_geometries(convert), inside=True)
+    return each(StructRewrite(_geometries(convert), inside=True))
 
 
 def _geometry_format(
@@ -291,7 +298,7 @@ def _geometry_format(
             raise RecordUnfit("a geometry without an SRID cannot become EWKB")
         return {**value, "wkb": with_srid(wkb, srid)}
 
-    return _rewriting(_geometries(convert), inside=False)
+    return each(StructRewrite(_geometries(convert), inside=False))
 
 
 def _geometries(convert: Convert) -> Change:
@@ -301,26 +308,6 @@ def _geometries(convert: Convert) -> Change:
         return None
 
     return change
-
-
-def _rewriting(change: Change, *, inside: bool, refuses: bool = False) -> RecordTransform:
-    """Return the transform of values that are structs.
-
-    Tombstones pass, and other values too unless it ``refuses`` them.
-    """
-    rewrite = StructRewrite(change, inside=inside)
-
-    def rewritten(record: ConnectRecord) -> ConnectRecord:
-        schema = record.value_schema
-        if record.value is None:
-            return record
-        if schema is None or schema.kind is not ConnectKind.STRUCT:
-            if refuses:
-                raise RecordUnfit("the value is no struct")
-            return record
-        return rewrite(record)
-
-    return each(rewritten)
 
 
 GEOMETRY = (
