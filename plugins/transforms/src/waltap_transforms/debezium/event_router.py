@@ -12,7 +12,7 @@ import msgspec
 from pydantic import field_validator, model_validator
 
 from waltap.base.cache import BoundedDict
-from waltap.base.property import Maybe, Properties, Switch, declare
+from waltap.base.property import Maybe, Switch, declare
 from waltap.changes.capture.topic_naming import field_namer
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
@@ -23,7 +23,7 @@ from waltap.encoders.format.record_transform import (
     SchemaMemory,
 )
 from waltap_transforms.debezium.json_payload import JsonPayload, NotExpanded
-from waltap_transforms.debezium.tracing import EventTracing
+from waltap_transforms.debezium.tracing import EventTracing, TracingProperties
 from waltap_transforms.java.numbers import BLANKS
 from waltap_transforms.java.patterns import replaced_by
 from waltap_transforms.specs import FilledList, debezium_spec, warnings
@@ -51,7 +51,7 @@ class FieldPlacement(NamedTuple):
     name: str
 
 
-class EventRouterProperties(Properties):
+class EventRouterProperties(TracingProperties):
     """Columns of the outbox table, and topics of its events."""
 
     routes = True
@@ -138,17 +138,6 @@ class EventRouterProperties(Properties):
         "route.tombstone.on.empty.payload",
         summary="Make a tombstone of an event whose payload is null or empty.",
     )
-    span_context: str = declare(
-        "tracing.span.context.field",
-        default="tracingspancontext",
-        summary="Column with the context of the span in which the event was written, as "
-        "`java.util.Properties`.",
-    )
-    span_operation: str = declare(
-        "tracing.operation.name",
-        default="debezium-read",
-        summary="Name of the span of reading.",
-    )
     span_required: bool = declare(
         "tracing.with.context.field.only",
         default=True,
@@ -207,12 +196,7 @@ class EventRouter:
         self._report_update = warnings(
             context, logger.error if properties.invalid == "error" else None
         )
-        self._tracing = EventTracing(
-            properties.span_context,
-            properties.span_operation,
-            required=properties.span_required,
-            report=self._report,
-        )
+        self._tracing = EventTracing(properties, self._report)
 
     def __call__(self, records: list[ConnectRecord]) -> list[ConnectRecord]:
         """Return the routed events of a batch, in order. Raises: RecordUnfit."""

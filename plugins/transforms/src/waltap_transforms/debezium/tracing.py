@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waltap.base.java_properties import parse_properties
-from waltap.base.property import Properties, Switch, declare
+from waltap.base.property import Properties, declare
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
 from waltap.encoders.format.record_transform import (
     ConnectHeader,
@@ -43,11 +43,12 @@ class TracingProperties(Properties):
         summary="Column with the context of the span in which the row was written, as "
         "`java.util.Properties`.",
     )
-    operation: str = declare(
+    span_operation: str = declare(
         "tracing.operation.name", default="debezium-read", summary="Name of the span of reading."
     )
-    required: Switch = declare(
+    span_required: bool = declare(
         "tracing.with.context.field.only",
+        default=False,
         summary="Trace only events that have such a context.",
     )
 
@@ -55,12 +56,8 @@ class TracingProperties(Properties):
 class EventTracing:
     """Create the spans of an event, and the headers for its record."""
 
-    def __init__(
-        self, column: str, operation: str, *, required: bool, report: Callable[[str], None]
-    ) -> None:
-        self._column, self._operation, self._required, self._report = (
-            column, operation, required, report,
-        )  # fmt: skip
+    def __init__(self, properties: TracingProperties, report: Callable[[str], None]) -> None:
+        self._of, self._report = properties, report
         self._known = SchemaMemory(self._columns)
 
     def headers(self, record: ConnectRecord) -> tuple[ConnectHeader, ...]:
@@ -74,7 +71,7 @@ class EventTracing:
         row = event.get("after")
         if column is not None and row is not None:
             carried = row.get(column.name)
-        if carried is None and self._required:
+        if carried is None and self._of.span_required:
             return record.headers
         added = self._traced(event, carried, source)
         # Headers of an earlier span are replaced.
@@ -84,10 +81,9 @@ class EventTracing:
     def _columns(self, envelope: Schema) -> tuple[Field | None, tuple[Field, ...]]:
         row, source = field_of(envelope, "after"), field_of(envelope, "source")
         column = None
-        if row is not None and field_of(row.schema, self._column) is not None:
-            column = member(
-                row.schema, self._column, "tracing.span.context.field", ConnectKind.STRING
-            )
+        name = self._of.span_context
+        if row is not None and field_of(row.schema, name) is not None:
+            column = member(row.schema, name, "tracing.span.context.field", ConnectKind.STRING)
         return column, () if source is None else source.schema.fields
 
     def _traced(
@@ -115,7 +111,7 @@ class EventTracing:
             _describe(span, _NAMES.get(field.name, f"db.{field.name}"), value_of(field, block))
         below = trace.set_span_in_context(span)
         read = tracer.start_span(
-            self._operation, context=below, start_time=_nanoseconds(event.get("ts_ms"))
+            self._of.span_operation, context=below, start_time=_nanoseconds(event.get("ts_ms"))
         )
         for name in ("op", "ts_ms"):
             _describe(read, name, event.get(name))
@@ -129,12 +125,7 @@ class EventTracing:
 def _activate_tracing_span(
     properties: TracingProperties, context: RecordTransformContext
 ) -> RecordTransform:
-    tracing = EventTracing(
-        properties.span_context,
-        properties.operation,
-        required=properties.required,
-        report=warnings(context),
-    )
+    tracing = EventTracing(properties, warnings(context))
     return each_event(lambda r: msgspec.structs.replace(r, headers=tracing.headers(r)))
 
 
