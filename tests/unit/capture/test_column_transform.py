@@ -84,7 +84,7 @@ def test_propagated_source_type_never_takes_the_mask_away():
             "column.mask.hash.v2.SHA-256.with.salt.x": r"public\.t\.v",
         }
     )
-    transforms = ColumnTransforms.of(properties)
+    transforms = ColumnTransforms(properties)
     found = transforms.column("public.t", column("v text"), None)
     assert found.value is not None
     assert dict(found.parameters)["masked"] == "true"
