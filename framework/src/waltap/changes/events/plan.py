@@ -245,6 +245,8 @@ class EventPlan:
         keys are configured. Raises ConfigurationError when two columns get one name.
         """
         self.seen, self.relation, self.cell = seen, described, context.cell
+        # Events count the relation under it.
+        self.name = described.name
         capture = context.capture
         self.identity = _AsSent(described) if context.identity is None else context.identity(seen)
         self.identifying = self.identity.identifying
@@ -269,9 +271,13 @@ class EventPlan:
         # Such an update may lack any other column: a struct cell is null then, a plain one has
         # the placeholder.
         partial = self.identity.partial and self.cell is not PLAIN
+        captured = range(len(flags)) if capture is None else capture.columns(described)
         # Consumers use these names for all columns, captured or not.
         self.names = tuple(_name(column, capture) for column in described.columns)
-        self.columns = _columns(described, context, self.identifying if partial else None)
+        self.columns = tuple(
+            _column(described, index, context, nullable=partial and index not in self.identifying)
+            for index in captured
+        )
         self.key_columns = tuple(
             _column(described, index, context, key=True) for index in self.keys
         )
@@ -287,11 +293,6 @@ class EventPlan:
             expected=f"tuples as wide as {self.name}",
             found="one that is not",
         )
-
-    @property
-    def name(self) -> str:
-        """Return ``schema.table``, under which events count the relation."""
-        return self.relation.name
 
     def _refuse_one_name(self) -> None:
         """Raise ConfigurationError when two mapped columns get one name."""
@@ -399,23 +400,6 @@ class _AsSent(ReplicaIdentity):
 
     def delete(self, message: Delete) -> RowImages | None:
         return RowImages(message.old, None, None)
-
-
-def _columns(
-    relation: Relation, context: EventContext, always_sent: tuple[int, ...] | None
-) -> tuple[EventColumn, ...]:
-    """Return the columns of rows.
-
-    Cells of all columns except ``always_sent`` can be null. None: the server always sends all.
-    """
-    capture = context.capture
-    captured = range(len(relation.columns)) if capture is None else capture.columns(relation)
-    return tuple(
-        _column(
-            relation, index, context, nullable=always_sent is not None and index not in always_sent
-        )
-        for index in captured
-    )
 
 
 def _name(column: Column, capture: "CaptureRules | None") -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.replica_identity import ReplicaIdentity
-from waltap.changes.events import PLAIN, CellShape, EventContext, EventTransform
-from waltap.changes.events.event import Record
+from waltap.changes.events.event import EventTransform, Record
+from waltap.changes.events.plan import PLAIN, CellShape, EventContext
 from waltap.changes.mapping.envelope import NEWEST, EnvelopeForm
 from waltap.changes.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.changes.transactions.order import TransactionOrder

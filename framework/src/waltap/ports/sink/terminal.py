@@ -18,7 +18,7 @@ from waltap.base.text import printable
 from waltap.changes.decode.message import Delete, Insert, LogicalMessage, OldTuple, Truncate, Update
 from waltap.changes.decode.relation import PerRelation, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple, Value
-from waltap.changes.events import (
+from waltap.changes.events.plan import (
     CHANGED,
     DELETES,
     INSERTS,
