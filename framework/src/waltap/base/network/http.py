@@ -232,7 +232,11 @@ class WebhookSignature:
     """
 
     def __init__(self, secret: str) -> None:
-        self._key = _key_of(secret)
+        self._key = secret.encode()
+        if secret.startswith(PREFIXED):
+            # Otherwise the secret only looks like an encoded one; its text is the key.
+            with suppress(binascii.Error):
+                self._key = base64.b64decode(secret[len(PREFIXED) :], validate=True)
 
     def headers(self, identifier: str, seconds: int, body: bytes) -> dict[str, str]:
         """Return the headers of a signed request.
@@ -246,13 +250,3 @@ class WebhookSignature:
             "webhook-timestamp": str(seconds),
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
-
-
-def _key_of(secret: str) -> bytes:
-    if secret.startswith(PREFIXED):
-        try:
-            return base64.b64decode(secret[len(PREFIXED) :], validate=True)
-        except binascii.Error:
-            # The secret only looks like an encoded one; its text is the key.
-            pass
-    return secret.encode()

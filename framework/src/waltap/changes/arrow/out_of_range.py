@@ -1,7 +1,5 @@
 """Errors of values that no Arrow column can hold."""
 
-from typing import NoReturn
-
 from waltap.errors import SinkError
 
 
@@ -36,8 +34,3 @@ class ArrowMalformed(SinkError):
         of_column = f" of {where}" if where else ""
         super().__init__(f"a value{of_column} is not the text of its type: {kind}", kind=kind)
         self.kind = kind
-
-
-def named(error: ArrowMisfit | ArrowMalformed, where: str) -> NoReturn:
-    """Raise ``error`` again with its column."""
-    raise type(error)(error.kind, where) from error

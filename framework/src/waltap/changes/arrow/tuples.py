@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import strings, text_column
-from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit, named
+from waltap.changes.arrow.out_of_range import ArrowMalformed, ArrowMisfit
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.row_block import RowBlock, texts_of
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
@@ -115,7 +115,8 @@ class RelationCodec:
         except (ArrowMisfit, ArrowMalformed) as error:
             # Counts of a failed column must not be added to the next column.
             self._misfits.clear()
-            named(error, f"column {name} of {self._relation.name}")
+            where = f"column {name} of {self._relation.name}"
+            raise type(error)(error.kind, where) from error
         if self._misfits:
             for reason, count in self._misfits.items():
                 self.misfits[name, reason] = self.misfits.get((name, reason), 0) + count

@@ -83,32 +83,6 @@ def _modified_utf8(unit: int) -> bytes:
     return bytes((0xE0 | unit >> 12, 0x80 | unit >> 6 & 0x3F, 0x80 | unit & 0x3F))
 
 
-def _truncate(units: int) -> Callable[[object], object]:
-    def transform(value: object) -> object:
-        if isinstance(value, str):
-            return truncated(value, units)
-        if isinstance(value, bytes):
-            return value[:units]
-        return value
-
-    return transform
-
-
-def _hash(algorithm: str, salt: bytes, *, java: bool, length: int) -> Callable[[object], object]:
-    # The salt is hashed once; each value continues from a copy.
-    salted = hashlib.new(algorithm, salt, usedforsecurity=False)
-
-    def transform(value: object) -> object:
-        if not isinstance(value, str):
-            return None
-        digest = salted.copy()
-        # Debezium's first version hashes the serialised String, `v2` its UTF-8 bytes.
-        digest.update(java_serialised(value) if java else value.encode("utf-8", "replace"))
-        return digest.hexdigest()[:length]
-
-    return transform
-
-
 @dataclass(frozen=True, slots=True)
 class _ColumnRule:
     """Match columns by one property, and build their transforms."""
@@ -194,12 +168,17 @@ def _transformed(schema: Schema | None) -> bool:
 
 
 def _truncation(units: int) -> Callable[[Column, SourceType], ColumnTransform | None]:
+    def cut(value: object) -> object:
+        if isinstance(value, str):
+            return truncated(value, units)
+        return value[:units] if isinstance(value, bytes) else value
+
     def build(column: Column, source: SourceType) -> ColumnTransform | None:
         # The declared length is short enough: no value can be longer.
         if source.length is not None and source.length <= units:
             return ColumnTransform(hides=True)
         parameters = (("truncateLength", str(units)),)
-        return ColumnTransform(parameters=parameters, value=_truncate(units), hides=True)
+        return ColumnTransform(parameters=parameters, value=cut, hides=True)
 
     return build
 
@@ -219,15 +198,25 @@ def _masking(mask: str) -> Callable[[Column, SourceType], ColumnTransform | None
 def _hashing(name: str) -> Callable[[Column, SourceType], ColumnTransform | None]:
     match = HASH.fullmatch(name)
     assert match is not None, name
-    algorithm, salt, java = digest_name(match[2]), match[3].encode(), match[1] is None
+    # The salt is hashed once; each value continues from a copy.
+    salted = hashlib.new(digest_name(match[2]), match[3].encode(), usedforsecurity=False)
+    java = match[1] is None
 
     def build(column: Column, source: SourceType) -> ColumnTransform | None:
         parameters = (("masked", "true"),)
         if not is_text(column):
             return ColumnTransform(parameters=parameters)
         length = source.length or UNLIMITED
-        value = _hash(algorithm, salt, java=java, length=length)
-        return ColumnTransform(parameters=parameters, value=value, hides=True)
+
+        def hashed(value: object) -> object:
+            if not isinstance(value, str):
+                return None
+            digest = salted.copy()
+            # Debezium's first version hashes the serialised String, `v2` its UTF-8 bytes.
+            digest.update(java_serialised(value) if java else value.encode("utf-8", "replace"))
+            return digest.hexdigest()[:length]
+
+        return ColumnTransform(parameters=parameters, value=hashed, hides=True)
 
     return build
 

@@ -101,7 +101,7 @@ def java_replacement(text: str, pattern: re.Pattern[str]) -> str:
             out.append("\\\\" if escaped == "\\" else escaped)
         elif number is not None:
             end = match.end()  # more digits belong to it while there is such a group
-            while _digit(text[end : end + 1]) and int(number + text[end]) <= pattern.groups:
+            while re.match("[0-9]", text[end:]) and int(number + text[end]) <= pattern.groups:
                 number += text[end]
                 end += 1
             out.append(f"\\g<{number}>")
@@ -119,10 +119,6 @@ def java_replacement(text: str, pattern: re.Pattern[str]) -> str:
     except (re.error, IndexError) as cause:
         raise ValueError(f"not a replacement: {text!r}: {cause}") from cause
     return template
-
-
-def _digit(letter: str) -> bool:
-    return letter.isascii() and letter.isdigit()
 
 
 class NameMatcher:

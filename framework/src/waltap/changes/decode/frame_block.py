@@ -83,11 +83,8 @@ class FrameBlock(LazySequence["Frame"]):
     def _part(self, start: int, stop: int) -> "FrameBlock":
         return self.part(slice(start, stop))
 
-    def part(self, some: slice) -> "FrameBlock":
+    def part(self, some: "slice | np.ndarray[Any, Any]") -> "FrameBlock":
         return FrameBlock(self.data, self.starts[some], self.ends[some], self.lsns[some])
-
-    def where(self, chosen: "np.ndarray[Any, Any]") -> "FrameBlock":
-        return FrameBlock(self.data, self.starts[chosen], self.ends[chosen], self.lsns[chosen])
 
     def _make(self) -> "list[Frame]":
         data = self.data

@@ -114,7 +114,10 @@ def _check(schema: Schema, value: Any) -> None:
     elif kind in FLOATS:
         fits = type(value) in {int, float}
     elif kind is ConnectKind.STRING:
-        fits = isinstance(value, str) and _encodable(value)
+        # UTF-8 has no lone surrogates, so every encoder would fail at them later.
+        fits = isinstance(value, str) and (
+            value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+        )
     else:
         fits = isinstance(value, VALUES[kind])
     if not fits:
@@ -137,11 +140,6 @@ def _members(schema: Schema, value: Mapping[str, object]) -> None:
         raise TypeError(f"it gave members that its schema has not: {', '.join(unknown)}")
     for member in schema.fields:
         _check(member.schema, value.get(member.name))
-
-
-def _encodable(text: str) -> bool:
-    # UTF-8 has no lone surrogates, so every encoder would fail at them later.
-    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _of(schema: Schema | None) -> Schema:

@@ -456,7 +456,9 @@ class TransactionBuffer:
         head = _BLOCK.pack(
             _BLOCK_MARK, self._number(block.relation), block.xid, len(block.rows.columns)
         )
-        self._add_chunk(head, _record_batch(block), count=len(block))
+        columns = [pa.array(block.lsns), *block.rows.columns]
+        batch = pa.record_batch(columns, schema=_schema(len(columns) - 1)).serialize()
+        self._add_chunk(head, batch, count=len(block))
 
     def _add_chunk(self, *body: "bytes | pa.Buffer", count: int) -> None:
         blob = b"".join([_HEAD.pack(sum(map(len, body)), count), *body])
@@ -535,11 +537,6 @@ def _block_of(items: list[Item]) -> InsertBlock | None:
         lsns.append(item.lsn)
     block = RowBlock.of(rows)
     return None if block is None else InsertBlock(relation, np.array(lsns, "u8"), block, xid)
-
-
-def _record_batch(block: InsertBlock) -> "pa.Buffer":
-    columns = [pa.array(block.lsns), *block.rows.columns]
-    return pa.record_batch(columns, schema=_schema(len(columns) - 1)).serialize()
 
 
 def _block(blob: bytes, relation: Relation, xid: int, width: int) -> InsertBlock:

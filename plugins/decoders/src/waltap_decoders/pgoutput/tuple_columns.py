@@ -140,7 +140,7 @@ def segment_inserts(frames: FrameBlock, xid: int) -> FrameBlock | None:
     # An xid, and 0: the segment is not the first one.
     if (heads[starts] >> 16 != _START << 40 | xid << 8).any():
         return None
-    return frames.where(inserts)
+    return frames.part(inserts)
 
 
 def insert_block(
