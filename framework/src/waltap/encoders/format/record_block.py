@@ -50,7 +50,10 @@ class TextRows:
             yield memoryview(text)
 
     def values(self) -> list[bytes]:
-        return [value for array, _ in self._steps() for value in _bytes_of(array)]
+        made: list[bytes] = []
+        for array, _ in self._steps():
+            made += array.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
+        return made
 
     def _steps(self) -> "Iterator[tuple[pa.StringArray, pa.Buffer]]":
         """Yield arrays of some rows, each with its joined text."""
@@ -223,8 +226,3 @@ def joined(pieces: Sequence[Sequence[Record]]) -> Sequence[Record]:
 
 def _rows(texts: "pa.StringArray | TextRows") -> TextRows:
     return texts if isinstance(texts, TextRows) else TextRows([texts], len(texts))
-
-
-def _bytes_of(texts: "pa.StringArray") -> list[bytes]:
-    found: list[bytes] = texts.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
-    return found

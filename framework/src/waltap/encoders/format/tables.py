@@ -10,7 +10,7 @@ from waltap.changes.capture.source_type import may_grow, root_type
 from waltap.changes.decode.message import LogicalMessage
 from waltap.changes.decode.relation import Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.events import (
+from waltap.changes.events.plan import (
     DELETES,
     INSERTS,
     MESSAGES,

@@ -19,8 +19,8 @@ import msgspec
 from waltap.base.generated import define
 from waltap.changes.capture.column_transform import ColumnTransform
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, Tuple
-from waltap.changes.events import CellShape, EventPlan
 from waltap.changes.events.event import Header, Record
+from waltap.changes.events.plan import CellShape, EventPlan
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.json_schema import quote
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn, JsonExpression

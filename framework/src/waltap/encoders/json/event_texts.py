@@ -6,7 +6,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TypeVar
 
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import EventPlan
@@ -16,8 +15,6 @@ from waltap.changes.mapping.json_schema import quote
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.json.codec import RowCodec
-
-T = TypeVar("T")
 
 
 def unsent(plan: EventPlan, row: Tuple | None) -> str:
@@ -48,13 +45,6 @@ class EnvelopeTemplate:
         """
         fine = f',"ts_us":{now // 1_000},"ts_ns":{now}' if self.fine else ""
         return f'"ts_ms":{now // 1_000_000}{fine}'
-
-    def committed(self, ts: int) -> str:
-        """Return the finer commit times, which follow ``sequence``.
-
-        ``ts`` is in µs since 1970 UTC.
-        """
-        return f',"ts_us":{ts},"ts_ns":{ts * 1000}' if self.fine else ""
 
     def origin(self, xmin: str, origin: str, lsn: str) -> str:
         """Return the end of a source block from JSON texts."""
@@ -109,7 +99,7 @@ class SourceTexts:
         self.changes = list(chain.from_iterable(lists))
         self._owners = range(len(parts))
         if sizes.count(1) != len(sizes):
-            self._owners = _repeated(self._owners, sizes)
+            self._owners = list(chain.from_iterable(map(repeat, self._owners, sizes)))
 
     def frames(self, changes: Sequence[int]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
         """Return ``a``, ``b`` and ``x`` for the changes of these indexes."""
@@ -157,10 +147,6 @@ def _chosen(owners: Sequence[int], changes: Sequence[int]) -> Sequence[int]:
     if isinstance(changes, range):
         return owners[changes.start : changes.stop]
     return list(map(owners.__getitem__, changes))
-
-
-def _repeated(values: Sequence[T], counts: Sequence[int]) -> list[T]:
-    return list(chain.from_iterable(map(repeat, values, counts)))
 
 
 @dataclass(slots=True, eq=False, repr=False)

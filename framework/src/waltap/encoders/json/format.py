@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -31,7 +31,8 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import Tuple
-from waltap.changes.events import (
+from waltap.changes.events.event import Header, Record
+from waltap.changes.events.plan import (
     CHANGED,
     DELETES,
     INSERTS,
@@ -43,7 +44,6 @@ from waltap.changes.events import (
     kind_of,
     runs,
 )
-from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.envelope import MESSAGE_COLLECTION
@@ -66,7 +66,6 @@ from waltap.encoders.json.properties import JsonProperties
 from waltap.encoders.json.tables import JsonTables, header_writer, wrapping
 from waltap.version import VERSION
 
-T = TypeVar("T")
 # Reserves the place of a record.
 _PLACE: Final = Record("", None, None)
 _new_row, _lsn = attrgetter("new"), attrgetter("lsn")
@@ -94,7 +93,8 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
         if context.header is not None:
             self.text = context.header.text
         if shape.extended_headers:
-            self._headers = _context_headers(properties, context)
+            write = header_writer(envelope.HEADER, properties, context)
+            self._headers = tuple((name, write(quote(value))) for name, value in context.headers)
         tables = self._json = JsonTables(properties, context, self._headers)
         super().__init__(tables, context)
         self._codecs, self._codec = tables.compiled, tables.of
@@ -522,7 +522,8 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
         sequence = f"{_in_sequence(part.previous_end_lsn)},{_in_sequence(part.lsn)}"
         xid = "null" if incremental or part.xid is None else str(part.xid)
         lsn = "null" if incremental or part.lsn is None else str(part.lsn)
-        b = f']"{self._wording.committed(ts)}'
+        fine = f',"ts_us":{ts},"ts_ns":{ts * 1000}' if self._wording.fine else ""
+        b = f']"{fine}'
         x = f'{xid},"lsn":{lsn}'
         c = self._wording.no_origin + self._wording.after_source("null", "r", stamps)
 
@@ -563,12 +564,6 @@ def _has_columns(part: TransactionPart | SnapshotRows | Heartbeat) -> bool:
     if type(part) is TransactionPart:
         return type(part.changes) is InsertBlock
     return type(part) is SnapshotRows and type(part.rows) is RowBlock
-
-
-def _context_headers(properties: JsonProperties, context: FormatContext) -> tuple[Header, ...]:
-    """Return the headers that name pipeline, task, connector and run."""
-    write = header_writer(envelope.HEADER, properties, context)
-    return tuple((name, write(quote(value))) for name, value in context.headers)
 
 
 def _counts(order: TransactionOrder) -> str:

@@ -44,7 +44,11 @@ class JsonLines:
             return chain.from_iterable([self.portions(piece) for piece in records.pieces])
         if not isinstance(records, RecordBlock):
             texts = self._texts(records)
-            return _joined(texts) if len(texts) > JOINED_TEXTS else iter((b"".join(texts),))
+            # A few texts at a time, to reuse memory.
+            starts = range(0, len(texts), JOINED_TEXTS)
+            if len(starts) > 1:
+                return (b"".join(texts[start : start + JOINED_TEXTS]) for start in starts)
+            return iter((b"".join(texts),))
         prefix = self._prefix(records.topic)
         return records.lines(prefix.decode(), ',"value":', _suffix(records.headers).decode())
 
@@ -78,12 +82,6 @@ class JsonLines:
     def _prefix(self, topic: str) -> bytes:
         prefix = self._prefixes[topic] = f'{{"topic":{quote(topic)},"key":'.encode()
         return prefix
-
-
-def _joined(texts: list[bytes]) -> Iterator[bytes]:
-    """Join a few texts at a time, to reuse memory."""
-    for start in range(0, len(texts), JOINED_TEXTS):
-        yield b"".join(texts[start : start + JOINED_TEXTS])
 
 
 def _suffix(headers: tuple[Header, ...]) -> bytes:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 
-from waltap.changes.events import CellShape, EventPlan
 from waltap.changes.events.event import Header
+from waltap.changes.events.plan import CellShape, EventPlan
 from waltap.changes.events.shape import ShapeColumn, table_shape
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.conversion import from_json
