@@ -72,10 +72,10 @@ class ComponentTables:
         prefix: str,
         native: str = "",
         allowed: str | None = None,
-    ) -> "tuple[S | None, Component[S] | None, Namespace] | None":
-        """Return spec, component and namespace of a table; None without a type.
+    ) -> tuple[Component[S] | None, Namespace] | None:
+        """Return component and namespace of a table; None without a type.
 
-        ``prefix`` and ``native`` are as for `Namespace`.
+        ``prefix`` and ``native`` are as for `Namespace`. There is no component without a spec.
         """
         space = Namespace(settings, self.findings, prefix, native)
         given = space.settings.pop("type", None)
@@ -87,7 +87,7 @@ class ComponentTables:
         if spec is None:
             # One of the kind was meant, so the properties of all are known.
             space.tolerate(self.models(kind))
-        return spec, self.make(role, spec, space), space
+        return self.make(role, spec, space), space
 
     def converters(self) -> tuple[Component[ColumnConverterSpec], ...]:
         """Return the column converters without a problem.
@@ -104,14 +104,14 @@ class ComponentTables:
             read = self.read(ColumnConverterSpec, role, settings, prefix, native)
             if read is None:
                 continue
-            spec, made, space = read
+            made, space = read
             name = str(settings["type"].value).strip()
-            if spec is None and JAVA_CLASS.fullmatch(name):
+            if made is None and JAVA_CLASS.fullmatch(name):
                 del problems[before:]
                 problems.append(_java_class(f"{prefix}type", name))
-            space.leftovers(likely=spec is None)
-            if spec is not None and made is not None:
-                label = f"{prefix[:-1]} ({spec.name})" if self.raw.debezium else spec.name
+            space.leftovers(likely=made is None)
+            if made is not None:
+                label = f"{prefix[:-1]} ({made.spec.name})" if self.raw.debezium else made.spec.name
                 found.append(replace(made, label=label))
         return tuple(found)
 
@@ -124,8 +124,8 @@ class ComponentTables:
         read = self.read(SinkSpec, role, settings, "dead_letters.", allowed=allowed)
         if read is None:
             return None
-        spec, made, space = read
-        space.leftovers(likely=spec is None)
+        made, space = read
+        space.leftovers(likely=made is None)
         return made
 
 
@@ -421,12 +421,12 @@ class TransformResolver:
         read = self._tables.read(kind, role, settings, prefix, native)
         if read is None:
             return None
-        spec, component, space = read
-        if spec is None:
-            for shared in ("predicate", "negate"):
-                space.claim(shared)
-        if spec is None or kind is PredicateSpec:
-            space.leftovers(likely=spec is None, tolerant=self._tolerant(component))
+        component, space = read
+        if component is None:
+            space.claim("predicate")
+            space.claim("negate")
+        if component is None or kind is PredicateSpec:
+            space.leftovers(likely=component is None, tolerant=self._tolerant(component))
         return None if component is None else (component, space)
 
     def _tolerant(self, component: Component[S] | None) -> bool:

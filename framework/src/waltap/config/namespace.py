@@ -491,27 +491,25 @@ class Namespace:
                 given = {member: self.settings[member] for member in value}
             else:
                 given = {name: origins[name]} if name in origins else {}
+            found = []
             for member, setting in given.items():
-                shown, origin = self._findings.shown(setting, declaration), setting.origin
+                shown = self._findings.shown(setting, declaration)
                 if declaration.path and not holds_placeholder(setting.value):
                     shown = as_text(value)
-                self._add_explained(component, member, shown, origin, declaration)
+                found.append((member, shown, setting.origin))
             if not given and declaration.family is None:
                 shown = HIDDEN if declaration.secret and value else as_text(value)
-                self._add_explained(component, name, shown, "default", declaration)
-
-    def _add_explained(
-        self, component: str, name: str, value: str, origin: str, declaration: PropertyDeclaration
-    ) -> None:
-        self._findings.explained.append(
-            ExplainedProperty(
-                name=redacted(f"{self._prefix}{name}"),
-                value=value,
-                origin=origin,
-                component=component,
-                declaration=declaration,
-            )
-        )
+                found.append((name, shown, "default"))
+            self._findings.explained += [
+                ExplainedProperty(
+                    name=redacted(f"{self._prefix}{member}"),
+                    value=shown,
+                    origin=origin,
+                    component=component,
+                    declaration=declaration,
+                )
+                for member, shown, origin in found
+            ]
 
 
 def _shortened(text: str) -> str:
