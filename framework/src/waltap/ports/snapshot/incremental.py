@@ -34,7 +34,6 @@ import msgspec
 from waltap.base.text import cut
 from waltap.changes.decode.message import Change, Delete, Insert, InsertBlock
 from waltap.changes.decode.relation import Relation, schema_and_table
-from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart, TransactionRun
 from waltap.errors import DecodeError, RetryVerdict, SourceError
 from waltap.ports.signals.signal import (
@@ -251,7 +250,6 @@ class IncrementalSnapshots:
         self._at_end = False
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
-        self._chunk_relation: Relation | None = None
         self._keeps_name: Callable[[], bool] | None = None
 
     @property
@@ -293,7 +291,7 @@ class IncrementalSnapshots:
             self._all_streamed()
             self.resume(now)
             return []
-        return self._rows(self._closed(now), until, previous_end_lsn, now)
+        return _piece(self._closed(now), until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
         """Resume from the state after a restart or a wait.
@@ -404,13 +402,13 @@ class IncrementalSnapshots:
         cut = 0
         for index, change in enumerate(part.changes):
             if self._is_signal(change):
-                rows = self._signalled(change, now)
-                if rows:
+                closed = self._signalled(change, now)
+                if closed is not None and closed.rows():
                     if index > cut:
                         before, rest = rest.split(index - cut)
                         out.append(before)
                         cut = index
-                    out += self._rows(rows, change.lsn, part.previous_end_lsn, now)
+                    out += _piece(closed, change.lsn, part.previous_end_lsn, now)
                 if self.state.blocking and self.point is None:
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
                 watched = self._window if self._newer(part) else None
@@ -426,20 +424,18 @@ class IncrementalSnapshots:
 
     # --- signals ------------------------------------------------------------------------------
 
-    def _signalled(self, change: Change, now: int) -> list[Tuple]:
-        """Process a signal row, and return rows to deliver before it."""
+    def _signalled(self, change: Change, now: int) -> SnapshotWindow | None:
+        """Process a signal row, and return the window to deliver before it."""
         if isinstance(change, Delete):
-            return self._close_window(self._texts(change)[0], now) if self._delete_closes else []
+            return self._close_window(self._texts(change)[0], now) if self._delete_closes else None
         assert isinstance(change, Insert)
         signal = Signal(*self._texts(change))
-        # Visibility replaces the low watermark (window.py).
-        if signal.kind == OPEN:
-            return []
         if signal.kind == CLOSE:
             return self._close_window(signal.identifier, now)
-        if self._obeyed:
+        # Visibility replaces the low watermark (window.py).
+        if signal.kind != OPEN and self._obeyed:
             self.take(signal, now)
-        return []
+        return None
 
     def reads(self, name: str) -> bool:
         """Return False for a table without a key to read it by. Raises: SourceError."""
@@ -464,15 +460,15 @@ class IncrementalSnapshots:
         identifier, kind, data = (*texts, "", "", "")[:3]
         return identifier, kind, data
 
-    def _close_window(self, identifier: str, now: int) -> list[Tuple]:
-        """Process a high watermark, and return the rows to deliver."""
+    def _close_window(self, identifier: str, now: int) -> SnapshotWindow | None:
+        """Process a high watermark, and return the window to deliver."""
         window = self._window
         if window is not None and identifier.startswith(window.identifier):
             return self._closed(now)
         if self._streamed_by and identifier.startswith(self._streamed_by):
             self._all_streamed()
             self.resume(now)
-        return []
+        return None
 
     def _all_streamed(self) -> None:
         self._streamed_by, self._streamed_at = "", None
@@ -586,22 +582,20 @@ class IncrementalSnapshots:
 
     # --- chunks -------------------------------------------------------------------------------
 
-    def _closed(self, now: int) -> list[Tuple]:
-        """Return the remaining rows of the window, and read the next chunk."""
+    def _closed(self, now: int) -> SnapshotWindow:
+        """Return the window, and read the next chunk."""
         window = self._window
         assert window is not None
         if self._keeps_name is not None and not self._keeps_name():
             window.renamed = True
-        self._window = None
-        self._chunk_relation, self._until = window.relation, None
+        self._window = self._until = None
         if not window.renamed:
             self.state.advance_to(self._chunk_end)
             self._moved.mark_delivered()
         self._all_streamed()
-        rows = window.rows()
         if not self.state.paused:
             self._next_chunk(now)
-        return rows
+        return window
 
     def _next_chunk(self, now: int) -> None:
         """Read the next chunk with rows, in table order.
@@ -756,23 +750,23 @@ class IncrementalSnapshots:
         )
         return False
 
-    def _rows(
-        self, rows: list[Tuple], lsn: int, previous_end_lsn: int | None, now: int
-    ) -> list[SnapshotRows]:
-        """Return ``rows`` as a piece of the stream before ``lsn``."""
-        assert self._chunk_relation is not None
-        piece = SnapshotRows(
-            relation=self._chunk_relation,
-            rows=rows,
-            ts=now,
-            lsn=lsn,
-            xid=None,
-            previous_end_lsn=previous_end_lsn,
-            first_marker="incremental",
-            last_marker="incremental",
-            kind="incremental",
-        )
-        return [piece] if rows else []
+
+def _piece(
+    window: SnapshotWindow, lsn: int, previous_end_lsn: int | None, now: int
+) -> list[SnapshotRows]:
+    """Return the remaining rows as a piece of the stream before ``lsn``."""
+    piece = SnapshotRows(
+        relation=window.relation,
+        rows=window.rows(),
+        ts=now,
+        lsn=lsn,
+        xid=None,
+        previous_end_lsn=previous_end_lsn,
+        first_marker="incremental",
+        last_marker="incremental",
+        kind="incremental",
+    )
+    return [piece] if piece.rows else []
 
 
 def _nothing(_xid: int) -> bool:
