@@ -81,9 +81,15 @@ class GatheredColumns:
         hour = day_of(batch)
         for part in batch.parts:
             if isinstance(part, TransactionPart):
-                self._add_changes(part, hour)
+                for relation, changes, numbers in by_relation(part):
+                    buffer = self._buffer(relation, hour)
+                    if buffer is not None:
+                        buffer.add_changes(part, changes, numbers)
             elif isinstance(part, SnapshotRows) and part.rows:
-                self._add_rows(part, hour, batch.position.end_lsn)
+                buffer = self._buffer(part.relation, hour)
+                if buffer is not None:
+                    lsn = part.lsn if part.kind == "initial" else None
+                    buffer.add_snapshot(part, batch.position.end_lsn if lsn is None else lsn)
         # A truncate has no bytes, but must be written.
         self.bytes += max(estimated_bytes(batch), batch.events)
         self._unconverted += batch.events
@@ -108,18 +114,6 @@ class GatheredColumns:
         parquet.write_table(rows, made, compression=self._compression)
         content: bytes = made.getvalue().to_pybytes()
         return content
-
-    def _add_changes(self, part: TransactionPart, hour: str) -> None:
-        for relation, changes, numbers in by_relation(part):
-            buffer = self._buffer(relation, hour)
-            if buffer is not None:
-                buffer.add_changes(part, changes, numbers)
-
-    def _add_rows(self, part: SnapshotRows, hour: str, end_lsn: int) -> None:
-        buffer = self._buffer(part.relation, hour)
-        if buffer is not None:
-            lsn = end_lsn if part.lsn is None or part.kind != "initial" else part.lsn
-            buffer.add_snapshot(part, lsn)
 
     def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
         """Return the buffer for a table's rows of this hour.

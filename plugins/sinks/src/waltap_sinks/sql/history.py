@@ -335,8 +335,11 @@ class HistoryWriter:
             if count < len(rows):
                 self._rows.refuse(table, "INSERT", [key_of(v.row) for v in versions])
             opened += [key_of(version.row) for version in versions if version.ends is None]
-        if log.closes:
-            self._close(table, log.closes)
+        if log.closes:  # a new key has no open version
+            keys, times, where = list(log.closes), list(log.closes.values()), self._current(table)
+            count = self._target.change_keys(table, keys, self._ended(table), where, times)
+            if count < len(keys):
+                self._rows.require(table, keys, "UPDATE", there=False, where=where)
         if opened:
             current = self._current(table)
             waiting = f"NOT {current} AND {self._valid_to(table)} IS NULL"
@@ -346,13 +349,6 @@ class HistoryWriter:
         if complete:
             self._rows.insert(table, complete)
         log.clear()
-
-    def _close(self, table: BoundTable, closes: dict[Any, int]) -> None:
-        """Close the open versions of keys; a new key has none."""
-        keys, current = list(closes), self._current(table)
-        times = list(closes.values())
-        if self._target.change_keys(table, keys, self._ended(table), current, times) < len(keys):
-            self._rows.require(table, keys, "UPDATE", there=False, where=current)
 
     def _close_all(self, table: BoundTable, ts: int) -> None:
         target, current = self._target, escaped(self._current(table))

@@ -69,12 +69,6 @@ def _refused(
     return RefusedEvent(change=part.changes[at], error=reason)
 
 
-def _unfinished(batch: Batch) -> int | None:
-    """Return the commit LSN of an unfinished transaction."""
-    parts = transactions_in(batch.parts)
-    return None if not parts or parts[-1].complete else parts[-1].commit_lsn
-
-
 # From this number of changes on a batch is applied while the engine makes the next one. Below it
 # the switch of threads costs more than it saves, and errors would be one `write` late for nothing.
 BACKGROUND_EVENTS = 512
@@ -265,7 +259,13 @@ class SqlSink(Sink):
         """
         self._fail_stop.check()
         if not self._write_stop.failed:
-            self._finish_or_fail()
+            try:
+                self._finish()
+            except Exception as error:  # the engine does not repeat a flush
+                failure = self._ended(error, midway=True)
+                if failure is error:
+                    raise
+                raise failure from error
         position = self._stored if self._write_stop.failed else self._position
         if self._unknown or self._begun or position is None:
             return self._durable  # a commit would overwrite the unknown result of another one
@@ -289,7 +289,7 @@ class SqlSink(Sink):
 
     def _take(self, batch: Batch) -> None:
         waiting: list[AppliedPart] = []
-        unfinished = _unfinished(batch)
+        transactions = transactions_in(batch.parts)
         for part in batch.parts:
             if isinstance(part, SnapshotRows):
                 waiting.append(part)
@@ -298,25 +298,26 @@ class SqlSink(Sink):
                 if piece is None:
                     continue
                 # A large transaction may end much later or never: commit the ones before it now.
-                if piece.starts and piece.commit_lsn == unfinished:
+                last = transactions[-1]
+                if piece.starts and not last.complete and piece.commit_lsn == last.commit_lsn:
                     self._before_large(waiting)
                     waiting = []
                 waiting.append(piece)
                 self._open_commit = None if piece.complete else piece.commit_lsn
-        last = self._of_one_version(waiting)
+        due = self._of_one_version(waiting)
         if self._open_commit is None:
             # With `errors.tolerance` the engine needs the refused change of exactly this batch.
             at_once = self._begun or self._context.tolerant or batch.events < BACKGROUND_EVENTS
-            if last and not at_once:
-                self._hand_over(last, batch.position)
-            elif last:
-                self._apply(last, batch.position)
+            if due and not at_once:
+                self._hand_over(due, batch.position)
+            elif due:
+                self._apply(due, batch.position)
             # A batch without changes for this target only moves the position, at the next flush.
             elif not self._begun and (self._position is None or batch.position > self._position):
                 self._position = batch.position
-        elif last:
+        elif due:
             is_full = self._rows_open + batch.events >= self._properties.transaction_rows
-            self._apply(last, batch.position if is_full else None)
+            self._apply(due, batch.position if is_full else None)
 
     def _before_large(self, waiting: Parts) -> None:
         """Commit durably before a transaction that stays open.
@@ -378,16 +379,6 @@ class SqlSink(Sink):
         if self._pending is not None:  # also after a conflict in the second attempt
             self._apply(*self._pending)
             self._pending = None
-
-    def _finish_or_fail(self) -> None:
-        """Finish for a flush, which the engine does not repeat."""
-        try:
-            self._finish()
-        except Exception as error:
-            failure = self._ended(error, midway=True)
-            if failure is error:
-                raise
-            raise failure from error
 
     def _ended(self, error: Exception, *, midway: bool, repeated: bool = False) -> SinkError:
         """Undo the transaction and return the meaning of ``error``.

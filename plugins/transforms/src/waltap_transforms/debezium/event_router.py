@@ -210,16 +210,13 @@ class EventRouter:
                 continue
             op = record.value.get("op")
             if op == "u":
-                self._update()
+                if self._of.invalid == "fatal":
+                    raise RecordUnfit("a row of the outbox was updated")
+                self._report_update("updates of the outbox are left out: only new rows are events")
             # Deletes only clean the table up.
             elif op != "d":
                 out.append(self._event(record))
         return out
-
-    def _update(self) -> None:
-        if self._of.invalid == "fatal":
-            raise RecordUnfit("a row of the outbox was updated")
-        self._report_update("updates of the outbox are left out: only new rows are events")
 
     def _event(self, record: ConnectRecord) -> ConnectRecord:
         assert record.value_schema is not None

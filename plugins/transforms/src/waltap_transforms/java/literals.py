@@ -180,18 +180,17 @@ class _LiteralReader:
         return _temporal(content) or (TEXT, content)
 
     def _array(self) -> Literal:
-        values: list[Any] = []
-        merged = _MergedSchema()
+        values, schemas = list[Any](), list[Schema | None]()
         while not self._ended:
             if self._accept("]"):
-                schema = merged.shared()
+                schema = _shared(schemas)
                 return Schema(kind=ConnectKind.ARRAY, items=schema), [
                     _aligned(v, schema) for v in values
                 ]
             if self._accept(","):
                 raise _NoLiteral
             of, value = self.literal(embedded=True)
-            merged.add(of)
+            schemas.append(of)
             values.append(value)
             # The head of the loop must see the closing bracket.
             at = self._at
@@ -203,10 +202,10 @@ class _LiteralReader:
 
     def _map(self) -> Literal:
         found: dict[Any, Any] = {}
-        keys, values = _MergedSchema(), _MergedSchema()
+        keys, values = list[Schema | None](), list[Schema | None]()
         while not self._ended:
             if self._accept("}"):
-                key, value = keys.shared(), values.shared()
+                key, value = _shared(keys), _shared(values)
                 aligned = {_aligned(k, key): _aligned(v, value) for k, v in found.items()}
                 return Schema(kind=ConnectKind.MAP, keys=key, values=value), aligned
             if self._accept(","):
@@ -216,39 +215,28 @@ class _LiteralReader:
                 raise _NoLiteral
             of_value, found[key_found] = self.literal(embedded=True)
             self._accept(",")  # Connect accepts entries without a comma between them
-            keys.add(of_key)
-            values.add(of_value)
+            keys.append(of_key)
+            values.append(of_value)
         raise _NoLiteral
 
 
-class _MergedSchema:
-    """Find the schema that all elements share.
+def _shared(schemas: list[Schema | None]) -> Schema:
+    """Return the schema that all elements share. Raises: ValueError if there is none.
 
     Numbers share the widest of their types.
     """
-
-    def __init__(self) -> None:
-        self._schema: Schema | None = None
-        self._mixed = False
-
-    def shared(self) -> Schema:
-        """Return the shared schema. Raises: ValueError if there is none."""
-        if self._schema is None:
-            raise ValueError("the elements of an array or map must be of one type, and some")
-        return self._schema
-
-    def add(self, schema: Schema | None) -> None:
-        if schema is None or self._mixed:
-            return
-        if self._schema is None:
-            self._schema = schema
-        elif schema.kind is not self._schema.kind:
-            numbers = schema.kind in WIDTH and self._schema.kind in WIDTH
-            widest = max(schema, self._schema, key=lambda each: WIDTH.get(each.kind, 0))
-            self._schema = widest if numbers else None
-            self._mixed = not numbers
+    found = None
+    for schema in filter(None, schemas):
+        if found is None or schema.kind is found.kind:
+            found = schema
+        elif schema.kind in WIDTH and found.kind in WIDTH:
+            found = max(schema, found, key=lambda each: WIDTH[each.kind])
         else:
-            self._schema = schema
+            found = None
+            break
+    if found is None:
+        raise ValueError("the elements of an array or map must be of one type, and some")
+    return found
 
 
 def _aligned(value: Any, schema: Schema) -> Any:

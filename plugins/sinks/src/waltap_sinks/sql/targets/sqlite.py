@@ -125,7 +125,16 @@ class SqliteTarget(SqlTarget):
         )
 
     def type_for(self, column: TargetColumn) -> str:
-        return _type_of(arrow_type(column))
+        kind = arrow_type(column)
+        if pa.types.is_boolean(kind):
+            return "BOOLEAN"
+        if pa.types.is_integer(kind):
+            return "INTEGER"
+        if pa.types.is_floating(kind):
+            return "REAL"
+        if pa.types.is_decimal(kind):
+            return "NUMERIC" if kind.precision <= EXACT_DIGITS else "TEXT"
+        return "BLOB" if pa.types.is_binary(kind) else "TEXT"
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return f"a new table with {self.quoted(column)} {type_}: SQLite alters no collation"
@@ -164,15 +173,3 @@ class SqliteTarget(SqlTarget):
 
 def _moment(value: dt.datetime) -> str:
     return value.replace(tzinfo=None).isoformat(" ")
-
-
-def _type_of(kind: "pa.DataType") -> str:
-    if pa.types.is_boolean(kind):
-        return "BOOLEAN"
-    if pa.types.is_integer(kind):
-        return "INTEGER"
-    if pa.types.is_floating(kind):
-        return "REAL"
-    if pa.types.is_decimal(kind):
-        return "NUMERIC" if kind.precision <= EXACT_DIGITS else "TEXT"
-    return "BLOB" if pa.types.is_binary(kind) else "TEXT"
