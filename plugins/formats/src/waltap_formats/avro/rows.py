@@ -265,7 +265,7 @@ def key_writer(shape: TableShape, prefix: bytes, *, read: bool, defaults: bool) 
     # Cells (``{value, set}``) have a structure that only the general way writes.
     if shape.plan.cell.members is not None:
         return None
-    code = _ColumnCode(shape, read=False, defaults=defaults)
+    code = _ColumnCode(shape, read=read, defaults=defaults)
     parts = _keys(shape, code, read=read)
     source = f"""
 def keys(_rows):
@@ -304,8 +304,7 @@ def create_writer(
         f"{code.expression(column, (column.read if read else column.field).schema)}, "
         for column in shape.values
     )
-    # Keys of a snapshot have the values of keys in the stream.
-    keys, add = _ColumnCode(shape, read=False, defaults=defaults, part="k", shared=shared), ""
+    keys, add = _ColumnCode(shape, read=read, defaults=defaults, part="k", shared=shared), ""
     if key_prefix is not None:
         add = f"add_key({_keys(shape, keys, read=read)})"
     source = f"""
@@ -360,7 +359,7 @@ def _shared(shape: TableShape, *, read: bool) -> frozenset[int]:
         and written[key.index].mapping.to_connect is key.mapping.to_connect
         and written[key.index].transform is None
         and form(written[key.index]) == form(key)
-        and not key.mapping.streamed_as_null
+        and not written[key.index].mapping.streamed_as_null
         and key.mapping.read is None
     )
 
