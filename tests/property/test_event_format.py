@@ -10,7 +10,7 @@ from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.encoders.json.event_format import JsonEventFormat
 
 COLUMNS = (
-    "id int4 not null", "t text", "n numeric(10,2)", "f float8", "b bool", "at timestamp",
+    "id name not null", "t text", "n numeric(10,2)", "f float8", "b bool", "at timestamp",
     "tz timestamptz", "d date", "u uuid", "j jsonb", "x bytea",
 )  # fmt: skip
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=9)

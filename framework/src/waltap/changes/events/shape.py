@@ -5,7 +5,7 @@ to its payloads that Avro and the others register.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -119,6 +119,8 @@ def _keys(plan: EventPlan, mapper: TypeMapper, *, announced: bool) -> "list[Shap
         mapping = mapper.of(plan.relation, column.column)
         if mapping is None:
             continue
+        # Without its values all rows would have one key.
+        mapping = replace(mapping, streamed_as_null=False)
         schema = mapping.schema
         read = Field(name, plan.cell.schema(name, schema))
         # While streaming, Debezium knows nothing of a column that values leave out, and makes it

@@ -134,10 +134,11 @@ class ColumnMapping:
     # read whole columns of them by a cast.
     integers: bool = False
     # Debezium streams null for every value of this type (`name`), and gives the value only in
-    # snapshots. A format that must equal its events writes `null_json` while streaming.
+    # snapshots. A format that must equal its events writes `null_json` while streaming. Keys have the
+    # value.
     streamed_as_null: bool = False
     # The mapping of values that a snapshot reads, where Debezium writes them differently while
-    # streaming; it has the same schema. Keys are always written as in the stream.
+    # streaming; it has the same schema.
     read: "ColumnMapping | None" = None
     # The type is unknown; the values are the bytes of its text.
     opaque: bool = False

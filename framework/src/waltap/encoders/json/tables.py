@@ -79,7 +79,7 @@ class JsonTables(RowTables[RowCodec]):
         properties, topic, extra = self._properties, plan.topic, plan.key_field
         shape = table_shape(plan, self._capture, self._keys, announced=self._format.announced)
         streamed, read = _codecs(shape.values, plan.cell)
-        keys, read_keys = _codecs(shape.keys, plan.cell, of_key=True)
+        keys, read_keys = _codecs(shape.keys, plan.cell)
 
         def guarded_codecs(columns: Iterable[ColumnCodec], *, key: bool) -> dict[int, ColumnCodec]:
             return {
@@ -133,7 +133,7 @@ class JsonTables(RowTables[RowCodec]):
 
 
 def _codecs(
-    columns: Iterable[ShapeColumn], cell: CellShape, *, of_key: bool = False
+    columns: Iterable[ShapeColumn], cell: CellShape
 ) -> tuple[list[ColumnCodec], list[ColumnCodec]]:
     """Return the column codecs of streamed rows and of snapshot rows."""
     streamed: list[ColumnCodec] = []
@@ -143,8 +143,7 @@ def _codecs(
         codec = column_codec(index, name, mapping, column.transform)
         other = mapping.read
         read.append(column_codec(index, name, other, column.transform) if other else codec)
-        as_null = mapping.streamed_as_null and not of_key
-        streamed.append(always_null(codec) if as_null else codec)
+        streamed.append(always_null(codec) if mapping.streamed_as_null else codec)
     same = read == streamed
     streamed, read = ([celled(column, cell) for column in each] for each in (streamed, read))
     return streamed, streamed if same else read
