@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -30,34 +29,30 @@ log = logging.getLogger(__name__)
 _ANSWER_S: Final = 30
 
 
-class SchemaRegistry:
-    """Requests each schema once; ``address`` may contain user and password."""
+def _schema_of(address: str, schema_id: str) -> str:
+    """Return a schema by id; ``address`` may contain user and password.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self.schema = functools.cache(self._asked)
+    Raises: TopicsUnreadable, EventUnreadable.
+    """
+    from waltap.base.network.http import HttpClient
 
-    def _asked(self, schema_id: str) -> str:
-        """Return a schema by id. Raises: TopicsUnreadable, EventUnreadable."""
-        from waltap.base.network.http import HttpClient
-
-        place = urlsplit(self._address)
-        bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2])).rstrip("/")
-        if place.scheme not in ("http", "https"):
-            text = f"the registry of Avro schemas is not at {bare!r}: no http address"
-            raise TopicsUnreadable(text)
-        login = (unquote(place.username), unquote(place.password or "")) if place.username else None
-        with closing(HttpClient(timeout_s=_ANSWER_S, auth=login, follow_redirects=True)) as client:
-            answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
-        # An unknown id is a bad record (of another registry), other answers may pass.
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise EventUnreadable(f"{bare} has no schema {schema_id}")
-        if answer.problem:
-            raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
-        try:
-            return str(json.loads(answer.body)["schema"])
-        except (ValueError, KeyError, TypeError) as cause:
-            raise TopicsUnreadable(f"schema {schema_id} at {bare}: {cause}") from cause
+    place = urlsplit(address)
+    bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2])).rstrip("/")
+    if place.scheme not in ("http", "https"):
+        text = f"the registry of Avro schemas is not at {bare!r}: no http address"
+        raise TopicsUnreadable(text)
+    login = (unquote(place.username), unquote(place.password or "")) if place.username else None
+    with closing(HttpClient(timeout_s=_ANSWER_S, auth=login, follow_redirects=True)) as client:
+        answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
+    # An unknown id is a bad record (of another registry), other answers may pass.
+    if answer.status == HTTPStatus.NOT_FOUND:
+        raise EventUnreadable(f"{bare} has no schema {schema_id}")
+    if answer.problem:
+        raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
+    try:
+        return str(json.loads(answer.body)["schema"])
+    except (ValueError, KeyError, TypeError) as cause:
+        raise TopicsUnreadable(f"schema {schema_id} at {bare}: {cause}") from cause
 
 
 _PARTS: Final = {
@@ -183,8 +178,7 @@ def _with_reached(events: DataFrame, reached: Mapping[Place, Reached]) -> DataFr
     return events.join(F.broadcast(before), ["topic", "partition"], "left")
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyChangeHalf:
+class _KeyChangeHalf(NamedTuple):
     """One event of a changed key without its other one."""
 
     place: Place
@@ -210,7 +204,8 @@ class TopicEvents:
     ) -> None:
         self._topics, self._spark = topics, records.sparkSession
         # The known keys of tables; `tables` learns more.
-        self.keys, self._registry = dict(keys), SchemaRegistry(topics.registry)
+        self.keys = dict(keys)
+        self._schema = functools.cache(functools.partial(_schema_of, topics.registry))
         self._avro = topics.form == "avro"
         has = "coalesce(exists(headers, h -> h.key = '{}'), false) AS {}"
         own = records.where("value is not null").selectExpr(
@@ -269,7 +264,7 @@ class TopicEvents:
         """Raises: EventUnreadable, TopicsUnreadable."""
         if not schema_id:
             raise EventUnreadable("the value does not begin with the id of an Avro schema")
-        names = names_in_avro(self._registry.schema(schema_id))
+        names = names_in_avro(self._schema(schema_id))
         if not {"op", "source", "after", "before"} <= set(names):
             raise EventUnreadable(f"Avro schema {schema_id} is none of change events")
         source = ", ".join(
@@ -285,7 +280,7 @@ class TopicEvents:
         )  # fmt: skip
 
     def _decoded(self, schema_id: str) -> Column:
-        schema = without_decimals(self._registry.schema(schema_id))
+        schema = without_decimals(self._schema(schema_id))
         return from_avro(F.expr("substring(value, 6)"), schema, {"mode": "PERMISSIVE"})
 
     # --- summary ------------------------------------------------------------------------------------
@@ -488,7 +483,7 @@ class TopicEvents:
         self, table: tuple[str, str], schema_id: str, schema: str | None, events: DataFrame
     ) -> TableRows:
         if self._avro:
-            schema = self._registry.schema(schema_id)
+            schema = self._schema(schema_id)
             events = events.withColumn("e", self._decoded(schema_id)).selectExpr(
                 "*", "e.before AS b", "e.after AS a"
             )
@@ -498,7 +493,7 @@ class TopicEvents:
     def _key_names(self, key: bytes) -> tuple[str, ...]:
         if key[:1] != b"\0":
             return key_fields(key.decode("utf-8", "replace"))
-        return tuple(names_in_avro(self._registry.schema(str(int.from_bytes(key[1:5], "big")))))
+        return tuple(names_in_avro(self._schema(str(int.from_bytes(key[1:5], "big")))))
 
     def contents(self, bad: list[BadRecord]) -> dict[tuple[str, int, int], tuple[bytes, bytes]]:
         """Return bad records by topic, partition and offset."""

@@ -96,12 +96,11 @@ def offered(
     Raises: TopicsUnreadable, OffsetsLost.
     """
     first, last, ids = _bounds(spark, topics)
-    for name in topic_ids.keys() & ids.keys():
-        if ids[name] != topic_ids[name]:
-            raise OffsetsLost(f"{name} was created again: its first records may not be taken")
     found = {}
     for place, end in last.items():
-        start = taken.get(place, first[place])
+        start, topic_id = taken.get(place, first[place]), ids[place[0]]
+        if start and topic_ids.get(place[0], topic_id) != topic_id:
+            raise OffsetsLost(f"{place[0]} was created again: its first records may not be taken")
         if not first[place] <= start <= end:
             text = (
                 f"partition {place[1]} of {place[0]} has records from {first[place]} to {end}, "
