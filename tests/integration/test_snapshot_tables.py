@@ -300,12 +300,12 @@ def test_eight_readers_under_load_see_one_moment(bank, pipeline, slot, monkeypat
 
     numbers, begun, join = itertools.count(), [], ReadingTransaction.join
 
-    def later(reader: ReadingTransaction, leader: ReadingTransaction, given: str) -> None:
+    def later(reader: ReadingTransaction, given: str, *leaders: Any) -> None:
         with bank.connect() as connection:
             for number in itertools.islice(numbers, 60):
                 connection.execute(transfer(number).encode())
         begun.append(given)
-        join(reader, leader, given)
+        join(reader, given, *leaders)
 
     monkeypatch.setattr(ReadingTransaction, "join", later)
     with under_load(bank):

@@ -8,6 +8,7 @@ from tests.harness.pipeline import until
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
 from tests.harness.yugabyte.server import Yugabyte
 
+from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
 from waltap_yugabyte.errors import ReadTimeRefused, TimeTooOld
 
@@ -84,6 +85,16 @@ def test_newer_releases_export_a_snapshot_that_every_reader_imports(filled):
     assert len(set(imported)) == 1
     assert server.asked("yb_read_time|set_yb_read_time") == []
     assert server.refused == []
+
+
+def test_other_processes_read_a_snapshot_as_of_the_slots_time(filled):
+    host, _ = filled.host()
+    with connected(filled.profile(host), host) as (connector, _):
+        chunks = connector.chunks(connector.prepare(None))
+        filled.server.database.execute("UPDATE t SET aura = 99; INSERT INTO t VALUES (4)")
+        read = [row for chunk in chunks for piece in chunk.read() for row in piece.rows]
+        connector.undo()
+    assert sorted(read) == [("1", "a", "1"), ("2", "b", "2"), ("3", None, "3")]
 
 
 def test_a_snapshot_that_broke_off_goes_by_the_slots_time_where_one_was_exported(filled):

@@ -14,7 +14,7 @@ from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.dialect import PostgresDialect
 from waltap_postgres.replication.stream import ReplicationStream
-from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction
+from waltap_postgres.snapshot.transaction import CatalogShape, ReadingTransaction
 from waltap_postgres.start.startup_plan import StartupPlan, StartupState, decide
 from waltap_postgres.waiting import ServerWaits, pause
 from waltap_yugabyte.chunks import HashPlanner, YugabyteChunks
@@ -98,10 +98,9 @@ class YugabyteReading(ReadingTransaction):
             self.use_snapshot(str(now))
         return self._given
 
-    def join(self, leader: ReadingTransaction, given: str) -> None:
+    def join(self, given: str, seen: str | None, then: dict[int, CatalogShape]) -> None:
         self._wait_s = 0.0  # the leader has waited
-        self.begin(given, ONE_SNAPSHOT)
-        self.then = leader.then
+        super().join(given, seen, then)
 
 
 # A stream whose positions count records or are commit times.

@@ -19,7 +19,6 @@ from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
 from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
 from waltap_postgres.connection import connect, watch
-from waltap_postgres.errors import SnapshotNotShared
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
 from waltap_postgres.snapshot.options import SnapshotOptions
@@ -61,8 +60,8 @@ class PostgresChunk(SnapshotChunk):
     reading: type[ReadingTransaction]
     # Name of the exported snapshot.
     given: str
-    # Transactions that the exported snapshot sees.
-    seen: str
+    # Transactions that the exported snapshot sees, None if the server does not report them.
+    seen: str | None
     point: SnapshotPoint
     target: SnapshotTable
     shape: CatalogShape
@@ -86,11 +85,7 @@ class PostgresChunk(SnapshotChunk):
         with closing(connect(self.properties, role="catalogue", watch=watching)) as connection:
             now = self.catalogue(connection, self.properties)
             with closing(self.reading(now, watching)) as transaction:
-                transaction.begin(self.given, ONE_SNAPSHOT)
-                # A pooler or a load balancer may have given another server's connection.
-                if (mine := transaction.catalogue.snapshot()) != self.seen:
-                    raise SnapshotNotShared(f"a reader of snapshot {self.seen} sees {mine}")
-                transaction.then[self.target.oid] = self.shape
+                transaction.join(self.given, self.seen, {self.target.oid: self.shape})
                 name = self.relation.name
                 later = partial(overtaken, name, f"{name} was changed while its chunks were read")
                 chosen = {} if self.statement is None else {name: self.statement}
@@ -325,6 +320,7 @@ class SnapshotReader:
             )
         leader, point, works = self._prepared(captured, published_as, start, shared=True)
         held = leader.hold([target for work in works for target in work.targets])
+        seen = leader.catalogue.snapshot()
         for target in (target for work in works for target in work.targets):
             shape = held.get(target.oid)
             if shape is None or not leader.unchanged(target, shape):
@@ -336,7 +332,7 @@ class SnapshotReader:
                 catalogue=type(self._now),
                 reading=self._reading,
                 given=self._given,
-                seen=self._seen.partition("@")[0],
+                seen=seen,
                 point=point,
                 target=target,
                 shape=leader.then[target.oid],
@@ -445,7 +441,7 @@ class SnapshotReader:
         new = partial(self._reading, self._now, watch(self._properties, ends))
         transaction = new()
         try:
-            transaction.join(leader, self._given)
+            transaction.join(self._given, leader.catalogue.snapshot(), leader.then)
             yield TablesReader(
                 transaction,
                 point,

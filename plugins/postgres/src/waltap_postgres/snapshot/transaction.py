@@ -233,16 +233,17 @@ class ReadingTransaction:
         ((name,),) = self.session.execute("SELECT pg_export_snapshot()")
         return name
 
-    def join(self, leader: "ReadingTransaction", given: str) -> None:
-        """Begin in the leader's exported snapshot, with the leader's shapes.
+    def join(self, given: str, seen: str | None, then: dict[int, CatalogShape]) -> None:
+        """Begin in an exported snapshot, with the shapes ``then`` of its leader.
 
-        Raises: as `begin`; SnapshotNotShared if the two see different transactions.
+        The leader's catalogue has ``seen`` as its snapshot. Raises: as `begin`; SnapshotNotShared if
+        this one has another.
         """
         self.begin(given, ONE_SNAPSHOT)
-        mine, wanted = self.catalogue.snapshot(), leader.catalogue.snapshot()
-        if mine != wanted:
-            raise SnapshotNotShared(f"a reader of snapshot {wanted} sees {mine}")
-        self.then = leader.then
+        # A pooler or a load balancer may have given another server's connection.
+        if (mine := self.catalogue.snapshot()) != seen:
+            raise SnapshotNotShared(f"a reader of snapshot {seen} sees {mine}")
+        self.then = then
 
     def start(self, isolation: str) -> None:
         """Begin the transaction if it has not begun. Raises: SourceError."""
