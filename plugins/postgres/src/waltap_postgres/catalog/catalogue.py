@@ -503,15 +503,11 @@ class PostgresCatalogue:
         """
         rows = self.query(NAMES_SQL)
         names = {oid: NamedTable(schema, table, oid) for schema, table, oid, *_ in rows}
-        found = {name.table_id: [name] for name in names.values()}
-        if via_root:
-            for *_, oid, partition, _ in rows:
-                if partition:
-                    found[names[oid].table_id] = []
-        elif any(partitioned for *_, partitioned in rows):
-            for *_, oid, _, partitioned in rows:
-                if partitioned:
-                    found[names[oid].table_id] = []
+        found = {
+            names[oid].table_id: [] if (partition if via_root else partitioned) else [names[oid]]
+            for *_, oid, partition, partitioned in rows
+        }
+        if not via_root and any(partitioned for *_, partitioned in rows):
             for root, leaf in self.query(PARTITIONS_SQL):
                 if root in names and leaf in names:
                     found[names[root].table_id].append(names[leaf])

@@ -165,15 +165,11 @@ def _differ(wire: Relation, now: Relation) -> bool:
     """Return whether the columns differ, apart from generated ones."""
     # Not every wire sends generated columns.
     generated = {column.name for column in now.columns if column.generated}
-    shapes = (
-        {
-            column.name: column.type_oid
-            for column in relation.columns
-            if column.name not in generated
-        }
+    sent, present = (
+        {c.name: c.type_oid for c in relation.columns if c.name not in generated}
         for relation in (wire, now)
     )
-    return next(shapes) != next(shapes)
+    return sent != present
 
 
 def _flagged(relation: Relation) -> set[str]:

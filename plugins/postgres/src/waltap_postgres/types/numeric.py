@@ -146,17 +146,13 @@ def _stripped(text: str) -> tuple[int, int]:
     try:
         return len(fraction), int(integer + fraction)
     except ValueError:
-        # An exponent, as a default may have, or more digits than `int` takes.
-        scale = _exponent_scale(text)
-        return scale, _unscaled_text(text, scale)
-
-
-def _exponent_scale(text: str) -> int:
-    """Return the decimals of a number with an exponent."""
+        pass
+    # An exponent, as a default may have, or more digits than `int` takes.
     try:
-        return max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
+        scale = max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
     except ArithmeticError as cause:
         raise ValueError("malformed numeric") from cause
+    return scale, _unscaled_text(text, scale)
 
 
 def _variable_json(misfit: OutOfRange) -> Callable[[str], str]:
