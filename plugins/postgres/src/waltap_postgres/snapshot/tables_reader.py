@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -123,12 +124,8 @@ class TablesReader:
     def _parts(self, work: ReadTask) -> Iterator[SnapshotRows]:
         (target,) = work.targets
         transaction = self._transaction
-        try:
+        with explained(target):
             shape = transaction.hold([target]).get(target.oid)
-        except SourceError as error:
-            if error.retry is not RetryVerdict.NEVER:
-                raise
-            raise failed(target, error) from error
         if shape is not None and transaction.unchanged(target, shape):
             while (part := work.take()) is not None:
                 yield from self._rows(transaction, target, shape, work.visible, part)
@@ -169,8 +166,7 @@ class TablesReader:
         """Read a changed table in a later snapshot."""
         name = target.table.relation.name
         for _ in range(MOST_TRIES):
-            transaction = self._later()
-            try:
+            with closing(self._later()) as transaction, explained(target):
                 transaction.begin(None, ONE_SNAPSHOT)
                 visible = transaction.seen()
                 table = transaction.catalogue.table_of(target.oid)
@@ -202,12 +198,6 @@ class TablesReader:
                     transaction, target, shape, work.visible if work.begun else visible
                 )
                 yield from _begun_again(pieces, target, visible, shape, work)
-            except SourceError as error:
-                if error.retry is not RetryVerdict.NEVER:
-                    raise
-                raise failed(target, error) from error
-            finally:
-                transaction.close()
             return
         overtaken(name, f"{name} is rewritten again and again")
 
@@ -223,7 +213,7 @@ class TablesReader:
         relation, size = target.table.relation, self._rows_together
         session = transaction.session
         own_path = self._users_path and relation.name in self._statements
-        try:
+        with explained(target):
             if own_path:
                 session.execute(USERS_PATH)
             width, sql, indexes = _select(session, target, shape, self._statements)
@@ -245,10 +235,6 @@ class TablesReader:
             last = self._piece(relation, held or [], visible, chunk, complete=part is None)
             last.ends_chunk = True
             yield last
-        except SourceError as error:
-            if error.retry is not RetryVerdict.NEVER:
-                raise
-            raise failed(target, error) from error
 
     def _piece(
         self,
@@ -291,6 +277,17 @@ def _begun_again(
 def overtaken(name: str, problem: str) -> NoReturn:
     """Raise the error for a table that changed before it was read."""
     raise TableOvertaken(problem, table=name)
+
+
+@contextmanager
+def explained(target: SnapshotTable) -> Iterator[None]:
+    """Raise `failed` for a server's refusal in the block."""
+    try:
+        yield
+    except SourceError as error:
+        if error.retry is not RetryVerdict.NEVER:
+            raise
+        raise failed(target, error) from error
 
 
 def failed(target: SnapshotTable, error: SourceError) -> SnapshotError:
