@@ -110,7 +110,6 @@ class PostgresDialect:
     (`PostgresProperties.meanings`).
     """
 
-    name: str
     # Describes tables and types, and returns positions of WAL and transactions.
     catalogue: type[PostgresCatalogue] = PostgresCatalogue
     # Distinguishes servers.
@@ -133,4 +132,4 @@ class PostgresDialect:
     preflight: type[PreflightChecks] = PreflightChecks
 
 
-POSTGRESQL = PostgresDialect(name="PostgreSQL")
+POSTGRESQL = PostgresDialect()

@@ -169,7 +169,6 @@ def _decide(situation: StartupState) -> StartupPlan:
 
 
 YUGABYTEDB = PostgresDialect(
-    name="YugabyteDB",
     catalogue=YugabyteCatalogue,
     identity=YugabyteServer,
     slots=YugabyteSlots,

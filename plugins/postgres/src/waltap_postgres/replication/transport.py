@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import psycopg
@@ -19,7 +19,6 @@ from waltap_postgres.replication.wire import (
     CopyEnded,
     CopySplitter,
     ReplicationSplitter,
-    ServerMessage,
 )
 from waltap_postgres.waiting import POLL_S, WRITE
 
@@ -92,11 +91,10 @@ class ReplicationTransport(abc.ABC):
         if time.monotonic() > began + SEND_DEADLINE_S:
             raise ConnectionLost("the server no longer accepts messages")
 
-    def server_error(self, message: ServerMessage | None) -> WaltapError:
+    def server_error(self, fields: Mapping[str, str]) -> WaltapError:
         """Return the error for the end of the stream."""
-        if message is None:
+        if not fields:
             return ConnectionLost("the server ended the replication stream")
-        fields = message.fields()
         text = fields.get("M", "unknown error")
         # The first line of the context names the slot, the output plugin and the LSN.
         if context := fields.get("W"):
@@ -152,7 +150,7 @@ class SocketTransport(ReplicationTransport):
         try:
             return self.splitter.split(data)
         except CopyEnded as end:
-            raise self.server_error(end.error) from end
+            raise self.server_error(end.fields) from end
 
     def _take(self) -> bytes | None:
         """Return the data in the socket, None without any."""
@@ -317,8 +315,8 @@ def _copy_by_socket(
     except OSError as error:
         raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
     except CopyEnded as end:
-        fields = end.error.fields() if end.error else {}
-        report = fields.get("C", ""), fields.get("M", "COPY failed"), fields.get("R", "")
+        get = end.fields.get
+        report = get("C", ""), get("M", "COPY failed"), get("R", "")
         raise server_error(session.properties, *report) from end
     finally:
         connection.close()

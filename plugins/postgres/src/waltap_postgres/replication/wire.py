@@ -8,7 +8,6 @@ Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from struct import Struct
 
 from waltap.base.import_rules import np
@@ -40,26 +39,14 @@ TOGETHER = 256
 SCANNED_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class ServerMessage:
-    """Hold the type letter and body of another message than CopyData."""
-
-    tag: bytes
-    body: bytes
-
-    def fields(self) -> dict[str, str]:
-        """Return letter → field of an ErrorResponse or NoticeResponse."""
-        parts = self.body.rstrip(b"\0").split(b"\0")
-        return {part[:1].decode(): part[1:].decode("utf-8", "replace") for part in parts if part}
-
-
 class CopyEnded(Exception):
-    """Report that the server ended COPY."""
+    """Report that the server ended COPY, regularly or by the body of an ErrorResponse."""
 
-    def __init__(self, error: ServerMessage | None) -> None:
+    def __init__(self, error: bytes = b"") -> None:
         super().__init__("copy ended")
-        # The ErrorResponse, None for a regular end.
-        self.error = error
+        parts = error.rstrip(b"\0").split(b"\0")
+        # Letter → field of the error, none for a regular end.
+        self.fields = {p[:1].decode(): p[1:].decode("utf-8", "replace") for p in parts if p}
 
 
 class _PartialMessage:
@@ -230,9 +217,9 @@ class ReplicationSplitter:
         elif letter == b"W":
             self.started = True
         elif letter == b"E":
-            raise CopyEnded(ServerMessage(letter, body))
+            raise CopyEnded(body)
         elif letter in b"cCZ":
-            raise CopyEnded(None)
+            raise CopyEnded
         elif letter not in b"NSA":
             raise DecodeError(
                 "replication protocol",
@@ -294,7 +281,7 @@ class CopySplitter:
 
     def __init__(self, *, large_bytes: int = LARGE_BYTES) -> None:
         self._pieces = _PartialMessage(large_bytes)
-        self._error: ServerMessage | None = None
+        self._error: bytes | None = None
         self.done = False
 
     @property
@@ -332,10 +319,10 @@ class CopySplitter:
                 append(buffer[at + 5 : end])
             elif letter == b"E":
                 # ReadyForQuery follows; only then is the connection usable again.
-                self._error = ServerMessage(letter, buffer[at + 5 : end])
+                self._error = buffer[at + 5 : end]
             elif letter == b"Z":
                 self.done = True
-                if self._error:
+                if self._error is not None:
                     raise CopyEnded(self._error)
             elif letter not in b"HcCNSA":
                 raise DecodeError(
