@@ -18,6 +18,7 @@ from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
+from waltap.ports.snapshot.snapshotter import SnapshotStart
 from waltap.ports.source.connector import (
     Connector,
     ConnectorContext,
@@ -307,8 +308,15 @@ class PostgresConnector(Connector):
                 publication_gone=self._publications.gone,
             )
             decision = self.dialect.decide(known)
-            status = None if slot is None else slot.status(self.catalogue.wal_end())
-        self._terms.about(decision.start_of_snapshot(offset, status, self.catalogue.query))
+            start = SnapshotStart(
+                known=decision.known,
+                offset=offset,
+                slot=None if slot is None else slot.status(self.catalogue.wal_end()),
+                exported=decision.exports,
+                resumes=decision.resumes,
+                query=self.catalogue.query,
+            )
+        self._terms.about(start)
         return decision
 
     def _resumption(self) -> ResumeCheck:

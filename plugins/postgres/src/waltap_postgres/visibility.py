@@ -61,20 +61,14 @@ class SnapshotVisibility:
         return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
 
 
-class StandbyVisibility:
-    """Describe which transactions a standby's snapshot saw.
+def standby_saw(commit_lsn: int, replayed: int) -> bool | None:
+    """Return True for a commit that a standby's snapshot saw, None for others.
 
     A standby does not know which transactions are in progress. It streams a transaction after it has
     replayed its commit. ``replayed`` is the end of the record that it had replayed before the snapshot.
     """
-
-    def __init__(self, replayed: int) -> None:
-        self._replayed = replayed
-
-    def saw(self, commit_lsn: int) -> bool | None:
-        """Return True for a commit replayed before, None for others."""
-        # A commit's record begins at its LSN, which may be the end of the record replayed last.
-        return True if commit_lsn < self._replayed else None
+    # A commit's record begins at its LSN, which may be the end of the record replayed last.
+    return True if commit_lsn < replayed else None
 
 
 def changed_since(then: SnapshotVisibility, now: SnapshotVisibility) -> tuple[str, bool]:

@@ -50,7 +50,7 @@ from waltap_decoders.wal2json.properties import Wal2JsonProperties, plugin_optio
 # Source: wal2json.c, pg_decode_write_value and its format 1 twin. Numbers and booleans are bare,
 # bytea loses its ``\\x``, and all other values are strings.
 
-# Converts a JSON value other than null to text. Raises: WrongValue.
+# Converts a JSON value other than null to text. Raises: ValueError with the expected values.
 ToText = Callable[[Any], str]
 
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
@@ -59,13 +59,6 @@ _SPECIAL = frozenset(("NaN", "Infinity", "-Infinity"))
 
 # Bits of an integer type's positive values.
 _INTEGERS = {"int2": 15, "int4": 31, "int8": 63}
-
-
-class WrongValue(ValueError):
-    """Refuse a value that a column of its type cannot have.
-
-    The text names the expected values.
-    """
 
 
 def to_text(type_oid: int, *, numbers_as_strings: bool) -> ToText:
@@ -93,7 +86,7 @@ def _integer(low: int, high: int, *, as_string: bool) -> ToText:
             value = int(value) if len(value) < 20 else None
         if value.__class__ is int and low <= value <= high:
             return str(value)
-        raise WrongValue(f"an integer from {low} to {high}")
+        raise ValueError(f"an integer from {low} to {high}")
 
     return convert
 
@@ -103,7 +96,7 @@ def _number(value: Any) -> str:
         return str(value)
     if value.__class__ is JsonNumber:
         return str.__str__(value)
-    raise WrongValue("a number")
+    raise ValueError("a number")
 
 
 def _number_or_string(value: Any) -> str:
@@ -117,19 +110,19 @@ def _boolean(value: Any) -> str:
         return "t"
     if value is False:
         return "f"
-    raise WrongValue("true or false")
+    raise ValueError("true or false")
 
 
 def _bytea(value: Any) -> str:
     if value.__class__ is str and _HEX(value):
         return "\\x" + str(value)
-    raise WrongValue("an even number of hexadecimal digits")
+    raise ValueError("an even number of hexadecimal digits")
 
 
 def _text(value: Any) -> str:
     if value.__class__ is str:
         return str(value)
-    raise WrongValue("a string")
+    raise ValueError("a string")
 
 
 def _anything(value: Any) -> str:
@@ -139,7 +132,7 @@ def _anything(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return str.__str__(value)
-    raise WrongValue("a string, a number or a boolean")
+    raise ValueError("a string, a number or a boolean")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -511,7 +504,7 @@ def _texts(frame: Frame, columns: _ImageColumns, texts: tuple[ToText, ...]) -> l
             None if value is None else text(value)
             for value, text in zip(columns.values, texts, strict=True)
         ]
-    except WrongValue:
+    except ValueError:
         pass
     # A conversion failed: find the column, which the fast path does not track.
     for name, value, text in zip(columns.names, columns.values, texts, strict=True):
@@ -521,7 +514,7 @@ def _texts(frame: Frame, columns: _ImageColumns, texts: tuple[ToText, ...]) -> l
         if value is not None:
             try:
                 text(value)
-            except WrongValue as error:
+            except ValueError as error:
                 fail(frame, f"column {name!r}: {error}", type(value).__name__, near)
     return []
 

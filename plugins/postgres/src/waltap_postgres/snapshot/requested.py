@@ -24,7 +24,7 @@ from waltap_postgres.snapshot.transaction import (
     ReadingTransaction,
     SnapshotTable,
 )
-from waltap_postgres.visibility import SnapshotVisibility, StandbyVisibility
+from waltap_postgres.visibility import SnapshotVisibility, standby_saw
 
 Refused = Callable[[SnapshotRequest, str], None]
 
@@ -49,7 +49,7 @@ class RequestedTables:
         self._targets: list[SnapshotTable] = []
         self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
         self._seen: SnapshotVisibility | None = None
-        self._standby = StandbyVisibility(0)
+        self._replayed = 0
         self.relations: Mapping[str, Relation] = {}
         self.until: int | None = None
 
@@ -76,7 +76,7 @@ class RequestedTables:
         isolation = self._terms.isolation if self._terms.steady else ONE_SNAPSHOT
         standby = self._now.standby()
         if standby:
-            self._standby = StandbyVisibility(parse_lsn(self._now.horizon()))
+            self._replayed = parse_lsn(self._now.horizon())
         with self._now.brief_locks():  # row filters are read there
             present = targets_in(self._now)
         if locks := self._terms.locks(present):
@@ -111,7 +111,9 @@ class RequestedTables:
 
     def saw(self, xid: int, commit_lsn: int) -> bool | None:
         """Return whether the snapshot contains a transaction, as `TableReading.saw`."""
-        return self._standby.saw(commit_lsn) if self._seen is None else self._seen.saw(xid)
+        if self._seen is None:
+            return standby_saw(commit_lsn, self._replayed)
+        return self._seen.saw(xid)
 
     def pieces(self) -> Iterator[SnapshotRows]:
         """Yield the rows; report and skip unreadable tables."""

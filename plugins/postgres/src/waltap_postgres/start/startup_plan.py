@@ -14,9 +14,8 @@ from waltap.changes.transactions.position import lsn_text
 from waltap.errors import OffsetError, SourceError
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
-from waltap.ports.snapshot.snapshotter import SnapshotFacts, SnapshotStart, Snapshotter
+from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.source.connector import ConnectorContext
-from waltap.ports.source.slot_status import SlotStatus
 from waltap_postgres.errors import (
     PositionGap,
     PublicationDropped,
@@ -37,8 +36,6 @@ log = logging.getLogger(__name__)
 # These errors say that WAL is lost while the server's history continued. After any other error
 # offset and server have unrelated positions, and only a new snapshot helps.
 REPAIRED = (SlotMissing, SlotInvalidated, PositionGap, PublicationDropped)
-
-Query = Callable[..., list[tuple[object, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +72,6 @@ class StartupPlan:
         The rows are then read in the exported snapshot.
         """
         return self.stream and not self.resumes and (self.slot is None or self.new_slot)
-
-    def start_of_snapshot(
-        self, offset: Offset | None, slot: SlotStatus | None, query: Query
-    ) -> SnapshotStart:
-        """Return the facts of this start for a snapshot mode.
-
-        ``offset`` is the stored one.
-        """
-        return SnapshotStart(
-            known=self.known,
-            offset=offset,
-            slot=slot,
-            exported=self.exports,
-            resumes=self.resumes,
-            query=query,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
