@@ -39,7 +39,7 @@ from waltap_postgres.snapshot.options import overrides
 from waltap_postgres.snapshot.tables_reader import failed
 from waltap_postgres.snapshot.transaction import SnapshotTable
 from waltap_postgres.start.server_checks import (
-    ServerHosting,
+    HostedService,
     failover,
     hosting,
     output_plugin,
@@ -305,7 +305,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
             "docs/howto/postgresql.md lists its other grants",
         )
 
-    def _privileges(self, service: ServerHosting | None, *, may_replicate: bool) -> PreflightCheck:
+    def _privileges(self, service: HostedService | None, *, may_replicate: bool) -> PreflightCheck:
         user = self.properties.user
         if may_replicate:
             return PreflightCheck.ok("privileges", "REPLICATION")
@@ -313,11 +313,11 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         sql = f"ALTER ROLE {sql_name(user)} WITH REPLICATION"
         remedy = f"As a superuser: {sql};"
         if service is not None:
-            sql = service.service.grant(user)
-            found = f"role {user} may not replicate on {service.service.name}"
-            remedy = f"As {service.service.admin}, or a member of it: {sql};"
-            if not service.service.admin:
-                sql = remedy = service.service.switch
+            sql = service.grant(user)
+            found = f"role {user} may not replicate on {service.name}"
+            remedy = f"As {service.admin}, or a member of it: {sql};"
+            if not service.admin:
+                sql = remedy = service.switch
         error = PrivilegeMissing(found, user=sql_name(user), sql=sql)
         return PreflightCheck(
             name="privileges", verdict="error", found=found, remedy=remedy, error=error
@@ -666,7 +666,7 @@ def tables_unreadable(
     )
 
 
-def hosted_roles(service: ServerHosting | None) -> tuple[list[str], str]:
+def hosted_roles(service: HostedService | None) -> tuple[list[str], str]:
     """Return the service's roles for replication and for publishing.
 
     Members of the first ones may replicate without the attribute. Members of the second one publish
@@ -674,5 +674,4 @@ def hosted_roles(service: ServerHosting | None) -> tuple[list[str], str]:
     """
     if service is None:
         return [], ""
-    own = service.service
-    return [own.granted, own.admin] if own.granted else [], own.admin
+    return [service.granted, service.admin] if service.granted else [], service.admin

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 
@@ -25,7 +25,7 @@ from waltap_postgres.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedService:
-    """Describe one hosting service.
+    """Describe one hosting service, and a server that it hosts.
 
     One setting, role, schema or function of the service is enough to recognise a server.
     """
@@ -52,11 +52,35 @@ class HostedService:
     granted: str | None = None
     # The service's rule for slots that an operator must know.
     mind: str | None = None
+    # The evidence on a server, for an operator.
+    evidence: str = ""
+    # The service's own settings on that server.
+    there: dict[str, str] = field(default_factory=dict)
 
     def grant(self, user: str) -> str:
         if self.granted is not None and self.granted.startswith("rds_"):
             return f"GRANT {self.granted} TO {sql_word(user)}"
         return f"ALTER ROLE {sql_word(user)} WITH REPLICATION"
+
+    def wal_level_remedy(self) -> str:
+        """Return the instruction that sets ``wal_level`` to logical."""
+        name = self.switched_by
+        # The switch is on, but the server has not restarted since.
+        if name is not None and self.there.get(name, "").lower() in ON:
+            return f"On {self.name}: {name} is on already: {self.restart}, it waits for that"
+        return f"On {self.name}: {self.switch}"
+
+    def checks(self) -> Iterator[PreflightCheck]:
+        """Yield the check that reports the service and its rule for slots."""
+        found = f"{self.name}, recognized by {self.evidence}"
+        if self.mind is None:
+            yield PreflightCheck.ok("hosted by", found)
+            return
+        yield PreflightCheck.warning(
+            "hosted by",
+            f"{found}: {self.mind}",
+            "Watch that the pipeline runs, and repair a gap with `waltap repair FILE`",
+        )
 
 
 @cache
@@ -78,40 +102,7 @@ SELECT name, current_setting(name, true) FROM unnest(%s::text[]) name
 ON = frozenset({"on", "1", "true", "yes"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerHosting:
-    """Describe the service that hosts a server."""
-
-    service: HostedService
-    # The evidence for the service, for an operator.
-    evidence: str
-    # The service's own settings on this server.
-    settings: dict[str, str] = field(default_factory=dict)
-
-    def wal_level_remedy(self) -> str:
-        """Return the instruction that sets ``wal_level`` to logical."""
-        service = self.service
-        name = service.switched_by
-        # The switch is on, but the server has not restarted since.
-        if name is not None and self.settings.get(name, "").lower() in ON:
-            return f"On {service.name}: {name} is on already: {service.restart}, it waits for that"
-        return f"On {service.name}: {service.switch}"
-
-    def checks(self) -> Iterator[PreflightCheck]:
-        """Yield the check that reports the service and its rule for slots."""
-        service = self.service
-        found = f"{service.name}, recognized by {self.evidence}"
-        if service.mind is None:
-            yield PreflightCheck.ok("hosted by", found)
-            return
-        yield PreflightCheck.warning(
-            "hosted by",
-            f"{found}: {service.mind}",
-            "Watch that the pipeline runs, and repair a gap with `waltap repair FILE`",
-        )
-
-
-def hosting(catalogue: PostgresCatalogue) -> ServerHosting | None:
+def hosting(catalogue: PostgresCatalogue) -> HostedService | None:
     """Return the service that hosts a server, None if unknown. Raises: SourceError."""
     ((roles, schemas, functions),) = catalogue.query(
         FACTS_SQL,
@@ -130,13 +121,13 @@ def hosting(catalogue: PostgresCatalogue) -> ServerHosting | None:
             found = next((name for name in getattr(service, kinds) if name in present), None)
             if found is not None:
                 evidence = f"{kinds.removesuffix('s')} {found}"
-                return ServerHosting(service=service, evidence=evidence, settings=settings)
+                return replace(service, evidence=evidence, there=settings)
     # The name counts only if the server has none of the services' objects.
     for service in services():
         for each in catalogue.properties.hostname.split(","):
             name = each.strip().rstrip(".")
             if service.hosts is not None and re.search(service.hosts, name, re.IGNORECASE):
-                return ServerHosting(service=service, evidence=f"its name {name}")
+                return replace(service, evidence=f"its name {name}")
     return None
 
 
@@ -179,7 +170,7 @@ def server_settings(
     return settings
 
 
-def wal_level_remedy(setting: ServerSetting | None, hosting: ServerHosting | None = None) -> str:
+def wal_level_remedy(setting: ServerSetting | None, hosting: HostedService | None = None) -> str:
     """Return the instruction that sets ``wal_level`` to logical.
 
     It is SQL and a restart, or the restart alone; for a hosted server, the service's own switch.
@@ -226,15 +217,15 @@ def status_interval(catalogue: PostgresCatalogue, wanted_ms: int) -> float:
 SLOW_MS = 1000
 
 
-def _set(hosting: ServerHosting | None, setting: str) -> str:
+def _set(hosting: HostedService | None, setting: str) -> str:
     """Return the SQL, or the service's own way, that sets ``setting``."""
     if hosting is not None:
-        return f"On {hosting.service.name}, set {setting} {hosting.service.where}"
+        return f"On {hosting.name}, set {setting} {hosting.where}"
     return f"ALTER SYSTEM SET {setting}; SELECT pg_reload_conf();"
 
 
 def slot_limits(
-    settings: dict[str, str], hosting: ServerHosting | None, *, limits_wal: bool
+    settings: dict[str, str], hosting: HostedService | None, *, limits_wal: bool
 ) -> Iterator[PreflightCheck]:
     """Check the server's limits for slots without a reader.
 
@@ -265,7 +256,7 @@ def slot_limits(
         )
 
 
-def failover(settings: dict[str, str], hosting: ServerHosting | None) -> PreflightCheck:
+def failover(settings: dict[str, str], hosting: HostedService | None) -> PreflightCheck:
     """Check that the server delivers only changes that a standby has."""
     # The server waits only for standbys whose own slot this setting names.
     waits = settings.get("synchronized_standby_slots", "")
@@ -291,7 +282,7 @@ def version(version_num: int) -> PreflightCheck:
     return PreflightCheck.ok("server version", text)
 
 
-def wal_level(setting: ServerSetting | None, hosting: ServerHosting | None) -> PreflightCheck:
+def wal_level(setting: ServerSetting | None, hosting: HostedService | None) -> PreflightCheck:
     """Check that the WAL has the data for logical decoding."""
     level = setting.value if setting else "unknown"
     if level != "logical":
