@@ -8,6 +8,7 @@ their unit. Source: Debezium 3.6's ``TemporalPrecisionMode``; its events show th
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from waltap.changes.arrow import column as arrow_column
 from waltap.changes.decode.relation import Column
@@ -220,26 +221,19 @@ def _iso_day_converter(infinite_date: str) -> Callable[[str], str]:
     return lambda text: f"{iso_date(to_day(text))}Z"
 
 
-_DATE_CACHES: dict[str, JsonExpression] = {}
-
-
-def _date_cache(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str], JsonExpression]:
-    """Return the shared cache of date → JSON and its expression."""
-    kind = infinite_date.replace(", ", "_")
-    name = f"date_json_{'iso' if iso else 'days'}_{kind}"
-    expression = _DATE_CACHES.get(name)
-    if expression is None:
-        if iso:
-            to_text = _iso_day_converter(infinite_date)
-            cache = _DateNumbers(lambda text: f'"{to_text(text)}"')
-        else:
-            to_day = _day_converter(infinite_date)
-            cache = _DateNumbers(lambda text: str(to_day(text)))
-        expression = JsonExpression(template=f"{name}[{{v}}]", names={name: cache})
-        # Shared by all columns: equal names in expressions must mean equal objects.
-        _DATE_CACHES[name] = expression
-    cache = expression.names[name]  # type: ignore[assignment]
-    return cache.__getitem__, expression
+@cache
+def _date_json(infinite_date: str, *, iso: bool) -> tuple[Callable[[str], str], JsonExpression]:
+    """Return the cache of date → JSON and its expression."""
+    # Shared by all columns: equal names in expressions must mean equal objects.
+    name = f"date_json_{'iso' if iso else 'days'}_{infinite_date.replace(', ', '_')}"
+    if iso:
+        to_text = _iso_day_converter(infinite_date)
+        numbers = _DateNumbers(lambda text: f'"{to_text(text)}"')
+    else:
+        to_day = _day_converter(infinite_date)
+        numbers = _DateNumbers(lambda text: str(to_day(text)))
+    expression = JsonExpression(template=f"{name}[{{v}}]", names={name: numbers})
+    return numbers.__getitem__, expression
 
 
 def build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
@@ -254,7 +248,7 @@ def build_date(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 def _date_mapping(column: Column, options: TypeOptions, infinite_date: str) -> ColumnMapping:
     iso = options.time_precision_mode == "isostring"
-    to_json, expression = _date_cache(infinite_date, iso=iso)
+    to_json, expression = _date_json(infinite_date, iso=iso)
     if iso:
         to_text = _iso_day_converter(infinite_date)
         form = ValueForm(
