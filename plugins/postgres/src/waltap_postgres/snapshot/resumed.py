@@ -98,35 +98,24 @@ def resume(
             or (basis.in_progress and not target.table.relation.primary_key)
         ):
             again.append(target)
-        elif unfit:
+            continue
+        begins = {}
+        if unfit:
             # The table is read whole.
             files = transaction.files(target.oid)
             restarted = TableSplits(basis=plan.basis, files=files, all_rows=True)
             begins = {str(target.oid): restarted.chunks()}
-            works.append(_resumed_task(target, plan, begins=begins))
-        else:
-            missing = _missing(known, plan, visible)
-            works.append(_resumed_task(target, plan, missing, resumed=bool(known.done)))
+        task = ReadTask(
+            [target],
+            () if unfit else _missing(known, plan, visible),
+            begins=begins,
+            visible=plan.basis,
+            begun=True,
+            resumed=bool(known.done) and not unfit,
+            resumable=True,
+        )
+        works.append(task)
     return works, again
-
-
-def _resumed_task(
-    target: SnapshotTable,
-    plan: TableSplits,
-    parts: Sequence[TableSplit] = (),
-    begins: Mapping[str, TableChunks] | None = None,
-    *,
-    resumed: bool = False,
-) -> ReadTask:
-    return ReadTask(
-        [target],
-        parts,
-        begins=begins,
-        visible=plan.basis,
-        begun=True,
-        resumed=resumed,
-        resumable=True,
-    )
 
 
 def _files_changed(
