@@ -54,7 +54,7 @@ TYPE_SPECS: tuple[TypeSpec, ...] = (
         builtin("int2", "int4", "int8"),
         number.build_integer,
     ),
-    _spec("oid", "object identifiers, unsigned 32 bits", builtin("oid"), number.build_oid),
+    _spec("oid", "object identifiers, unsigned 32 bits", builtin("oid"), number.build_integer),
     _spec(
         "floating point",
         "real and double precision",

@@ -134,6 +134,7 @@ _INTEGERS = {
     "int2": (ConnectKind.INT16, 2, _INT2),
     "int4": (ConnectKind.INT32, 4, _INT4),
     "int8": (ConnectKind.INT64, 8, _INT8),
+    "oid": (ConnectKind.INT64, 8, _OID),
 }
 
 
@@ -154,33 +155,20 @@ def build_bool(column: Column, mapper: TypeMapper) -> ColumnMapping:
 
 
 def build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map ``int2``, ``int4`` and ``int8``."""
+    """Map ``int2``, ``int4``, ``int8`` and ``oid``, which has no default in Debezium."""
     assert column.data_type is not None
-    kind, size, text = _INTEGERS[builtin_name(column.data_type) or "int4"]
+    name = builtin_name(column.data_type) or "int4"
+    kind, size, text = _INTEGERS[name]
     form = ValueForm(
         schema=Schema(kind=kind),
         to_json=text.to_json,
         to_connect=text.to_connect,
         zero=0,
-        default=default_value(column.default, "0", text.to_connect),
+        default=None if name == "oid" else default_value(column.default, "0", text.to_connect),
         arrow=arrow_column.integers(8 * size),
         json_expression=text.expression,
         json_column=text.column,
-        integers=True,
-    )
-    return column_mapping(column, mapper.options, form)
-
-
-def build_oid(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map ``oid``."""
-    form = ValueForm(
-        schema=Schema(kind=ConnectKind.INT64),
-        to_json=_OID.to_json,
-        to_connect=_OID.to_connect,
-        zero=0,
-        arrow=arrow_column.integers(64),
-        json_expression=_OID.expression,
-        json_column=_OID.column,
+        integers=name != "oid",
     )
     return column_mapping(column, mapper.options, form)
 
