@@ -36,13 +36,10 @@ class DayData:
     weather: list[dict[str, str | None]]
 
 
-def load(
-    connection: "Connection[Any]", day: date, *, most_days: int | None = None
-) -> tuple[DayData, int]:
+def load(connection: "Connection[Any]", day: date) -> tuple[DayData, int]:
     """Create the tables and load all rows except ``day``'s.
 
-    Return that day's rows, and the number of loaded rows. ``most_days`` limits the days before
-    ``day``, for tests. Raises: DemoIncomplete.
+    Return that day's rows, and the number of loaded rows. Raises: DemoIncomplete.
     """
     connection.execute((HERE / "flights.sql").read_text())
     held: dict[str, list[dict[str, str | None]]] = {}
@@ -52,7 +49,7 @@ def load(
         names = next(lines).strip().split(",")
         if table in DAILY:
             held[table] = []
-            lines = _without(day, DAILY[table], names, lines, held[table], most_days)
+            lines = _without(day, DAILY[table], names, lines, held[table])
         rows += _copy(connection, table, names, lines)
     connection.execute("ANALYZE")
     return DayData(day, held["flights"], held["weather"]), rows
@@ -90,7 +87,6 @@ def _without(
     names: list[str],
     lines: Iterable[str],
     held: list[dict[str, str | None]],
-    most_days: int | None,
 ) -> Iterator[str]:
     """Yield ``lines`` without ``day``'s, which go to ``held``."""
     today = [str(day.year), str(day.month), str(day.day)]
@@ -99,12 +95,8 @@ def _without(
         if values[at : at + 3] == today:
             texts = (None if value == "NA" else value for value in values)
             held.append(dict(zip(names, texts, strict=True)))
-            continue
-        if most_days is not None:
-            its = date(*(int(part) for part in values[at : at + 3]))
-            if not 0 <= (day - its).days <= most_days:
-                continue
-        yield line
+        else:
+            yield line
 
 
 def _copy(connection: "Connection[Any]", table: str, names: list[str], lines: Iterable[str]) -> int:
