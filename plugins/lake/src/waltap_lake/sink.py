@@ -78,6 +78,7 @@ class PendingBuffers:
 
         Raises: pyarrow.ArrowInvalid if a column has types in two versions that have no common type.
         """
+        self.convert()
         tables: Sequence[pa.Table] = [
             fitted(pa.Table.from_batches(batches))
             for buffer in self._buffers
@@ -427,7 +428,6 @@ class LakeSink(Sink):
             self._keep(self._offset, position=position, unfinished=(), tables=tables)
 
     def _append(self, name: LakeTableName, pending: PendingBuffers, position: Position) -> None:
-        pending.convert()
         try:
             rows = pending.rows(self._lake.fitted)
         except pa.ArrowException as error:

@@ -100,13 +100,14 @@ class LiveTables:
         return then
 
     @property
-    def _tables(self) -> Mapping[str, TableState]:
+    def states(self) -> Mapping[str, TableState]:
+        """Return the tables' states by name."""
         return {} if self.state is None else self.state.tables
 
     @property
     def names(self) -> list[str]:
         """Return the tables (``schema.table``) that have or had rows."""
-        return sorted(name for name, table in self._tables.items() if table.columns)
+        return sorted(name for name, table in self.states.items() if table.columns)
 
     @property
     def positions(self) -> dict[str, LogPosition]:
@@ -114,12 +115,12 @@ class LiveTables:
 
         Suspended tables are at an earlier position than the commit; all others are at its position.
         """
-        return {name: self._position(each) for name, each in sorted(self._tables.items())}
+        return {name: self._position(each) for name, each in sorted(self.states.items())}
 
     @property
     def problems(self) -> dict[str, WaltapError]:
         """Return errors by name of the tables that raise."""
-        found = {name: self._problem(each) for name, each in sorted(self._tables.items())}
+        found = {name: self._problem(each) for name, each in sorted(self.states.items())}
         return {name: problem for name, problem in found.items() if problem is not None}
 
     @property
@@ -128,7 +129,7 @@ class LiveTables:
         return list(self._sharers())
 
     def _sharers(self) -> dict[str, list[TableState]]:
-        return sharers(self._tables.values())
+        return sharers(self.states.values())
 
     def current(self, name: str, *, allow_stale: bool | None = None) -> DataFrame:
         """Return a table's rows as its mode keeps them.

@@ -175,10 +175,10 @@ class SparkTables:
         return None if state is None else state.log_position.end_lsn
 
     def tables(self) -> list[ComparedTable]:
-        state = self._tables.refresh().state
-        suspended = [] if state is None else [n for n, each in state.tables.items() if each.failed]
+        states = self._tables.refresh().states
+        suspended = [name for name, each in states.items() if each.failed]
         names = dict.fromkeys((*self._wanted, *self._tables.names, *suspended))
-        return [self._compared(name, self._state(name)) for name in names]
+        return [self._compared(name, states.get(name)) for name in names]
 
     @staticmethod
     def _compared(name: str, state: TableState | None) -> ComparedTable:
@@ -206,17 +206,13 @@ class SparkTables:
             lag_reason=lag_reason,
         )
 
-    def _state(self, name: str) -> TableState | None:
-        state = self._tables.state
-        return None if state is None else state.tables.get(name)
-
     def live_rows(self, name: str) -> DataFrame:
         """Return the rows of the newest commit. Raises: TableUnknown."""
         return self._tables.refresh().live_rows(name, allow_stale=True)
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return the source's SQL of `canonical`; None if hidden."""
-        state = self._state(table.name)
+        state = self._tables.states.get(table.name)
         if state is not None and called in state.hidden:
             return None
         kind = None if state is None else state.columns.get(called)
@@ -228,7 +224,7 @@ class SparkTables:
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        state = self._state(table.name)
+        state = self._tables.states.get(table.name)
         kinds = {} if state is None else state.columns
         texts = {}
         for called, type_ in columns:

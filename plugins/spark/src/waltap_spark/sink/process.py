@@ -216,6 +216,7 @@ class DriverProcess:
             remaining = min(limit - now, self._time_left() - SPARE_S)
             try:
                 code = child.wait(timeout=max(0.0, min(WAIT_S, remaining)))
+                break
             except subprocess.TimeoutExpired:
                 if remaining <= 0:
                     log.warning(
@@ -225,8 +226,6 @@ class DriverProcess:
                 if now - reported >= REPORT_EVERY_S:
                     log.info("waiting until spark has applied everything")
                     reported = now
-            else:
-                break
         if code != 0:
             failure = self._failure(code)
             if sys.exc_info()[0] is None and code not in {SUSPENDED, LOCKED}:

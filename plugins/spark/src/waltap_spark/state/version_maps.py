@@ -241,11 +241,9 @@ def _among_commits(
 
 def _oldest(output: SparkOutput, state: OutputState) -> LogPosition:
     names = output.store.names(FOLDER)
-    cuts: Iterable[VersionMap] = _block(output, min(names)).cuts if names else state.cuts
-    log_positions = [cut.log_position for cut in cuts] or [
-        found.log_position for found in output.readable_states()
-    ]
-    return min(log_positions, default=state.log_position)
+    cuts = _block(output, min(names)).cuts if names else state.cuts
+    found: Iterable[VersionMap | OutputState] = cuts or output.readable_states()
+    return min((each.log_position for each in found), default=state.log_position)
 
 
 def _gone(text: str, oldest: LogPosition, newest: LogPosition) -> SinkError:
