@@ -113,10 +113,9 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicFi
             _of_avro(each["name"], each["type"], known, space) for each in kind["fields"]
         )
         return TopicField(name, "struct", meaning, {}, None, fields)
-    if type_ == "array":
-        return TopicField(name, "array", meaning, {}, _of_avro("", kind["items"], known, space))
-    if type_ == "map":
-        return TopicField(name, "map", meaning, {}, _of_avro("", kind["values"], known, space))
+    if type_ in ("array", "map"):
+        items = _of_avro("", kind["items" if type_ == "array" else "values"], known, space)
+        return TopicField(name, type_, meaning, {}, items)
     narrow = kind.get("connect.type")
     return TopicField(
         name, narrow if narrow in ("int8", "int16") else _AVRO[type_], meaning, parameters
@@ -163,16 +162,10 @@ def without_decimals(schema: str) -> str:
     Spark's decimals have 38 digits at most.
     """
 
-    def bare(part: Any) -> Any:
-        if isinstance(part, list):
-            return [bare(each) for each in part]
-        if not isinstance(part, dict):
+    def bare(part: dict[str, Any]) -> dict[str, Any]:
+        left_out = {"logicalType", "precision", "scale"}
+        if part.get("logicalType") != "decimal":
             return part
-        decimal = part.get("logicalType") == "decimal"
-        return {
-            name: bare(value)
-            for name, value in part.items()
-            if not (decimal and name in ("logicalType", "precision", "scale"))
-        }
+        return {name: value for name, value in part.items() if name not in left_out}
 
-    return json.dumps(bare(json.loads(schema)))
+    return json.dumps(json.loads(schema, object_hook=bare))

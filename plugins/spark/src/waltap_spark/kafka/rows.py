@@ -86,9 +86,12 @@ def table_rows(
     else:
         fields = fields_of_avro(schema) if avro else fields_of_json(schema)
     _require_free(table, fields)
-    key = _key_within(name, key, fields)
+    # A transform may have added others to the key, such as the name of a shard.
+    known = tuple(each for each in key if any(each == field.name for field in fields))
+    if key and not known:
+        raise EventUnreadable(f"rows of {name} have no column of their keys, {', '.join(key)}")
     parsed = events if avro else _parsed(events, raw_struct(fields))
-    rows = parsed.selectExpr("*", f"explode({_changes(keyed=bool(key))}) AS p")
+    rows = parsed.selectExpr("*", f"explode({_changes(keyed=bool(known))}) AS p")
     made = _ColumnSql(topics, kinds, avro=avro)
     for each in fields:
         made.add(each)
@@ -103,7 +106,7 @@ def table_rows(
     )  # fmt: skip
     described = {each.name: kinds.get(each.name) or each.described() for each in fields}
     types = types_of(frame.drop(*PROBLEM_COLUMNS).schema)
-    return TableRows(table, key, frame, types, described, tuple(made.placeholders))
+    return TableRows(table, known, frame, types, described, tuple(made.placeholders))
 
 
 class _ColumnSql:
@@ -195,23 +198,8 @@ def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> Non
     """
     for each in fields:
         if each.name in LOG_COLUMNS:
-            name = ".".join(table)
-            text = f"{name} has a column {each.name}, which the change log uses itself"
+            text = f"{'.'.join(table)} has a column {each.name}, which the change log uses itself"
             raise ColumnNameTaken(text, column=rf"{table[0]}\.{table[1]}\.{each.name}")
-
-
-def _key_within(
-    table: str, key: tuple[str, ...], fields: tuple[TopicField, ...]
-) -> tuple[str, ...]:
-    """Return the key's columns that rows have. Raises: EventUnreadable.
-
-    A transform may have added others, such as the name of a shard.
-    """
-    names = {each.name for each in fields}
-    found = tuple(name for name in key if name in names)
-    if key and not found:
-        raise EventUnreadable(f"rows of {table} have no column of their keys, {', '.join(key)}")
-    return found
 
 
 def _parsed(events: DataFrame, ddl: str) -> DataFrame:
