@@ -142,12 +142,4 @@ def read_chunks(
             if piece.rows:
                 buffer.add_snapshot(piece, piece.lsn if piece.lsn is not None else 0)
                 for batch in buffer.columns():
-                    yield _as(schema, batch)
-
-
-def _as(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = []
-    for field in schema:
-        column = batch.column(field.name)
-        columns.append(column if column.type == field.type else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+                    yield batch.select(schema.names).cast(schema)

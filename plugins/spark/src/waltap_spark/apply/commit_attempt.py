@@ -186,9 +186,7 @@ class CommitAttempt:
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, all_or_none: bool
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
-        make_readable(
-            self.changelog.store, self.output, group, partial(commit.path, table, "changes")
-        )
+        self._make_readable(commit, table, group)
 
         def write(remaining: DataFrame) -> str:
             path = self.output.uri(commit.path(table, "changes"))
@@ -213,12 +211,9 @@ class CommitAttempt:
                     column=rf"{table.schema}\.{table.table}\.{name}",
                 )
         require_place(table, self.options.places, (column.name for column in group.columns))
-        target = table.target_name
-        modes, columns = (
-            (table.mode, self.options.modes.of(target)),
-            (column.name for column in group.columns),
-        )
-        for error in mode_errors(table.name, target, modes, group.key, columns):
+        modes = table.mode, self.options.modes.of(table.target_name)
+        names = (column.name for column in group.columns)
+        for error in mode_errors(table.name, table.target_name, modes, group.key, names):
             raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
@@ -306,12 +301,15 @@ class CommitAttempt:
         self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> dict[str, str]:
         """Return the columns of ``group``, and make its segments readable."""
-        store = self.changelog.store
-        make_readable(store, self.output, group, partial(commit.path, table, "changes"))
+        self._make_readable(commit, table, group)
         known = table.file_schemas.get(group.fingerprint)
         if known is not None:
             return known
-        return logged_types(commit.spark, store, group) if group.segments else {}
+        return logged_types(commit.spark, self.changelog.store, group) if group.segments else {}
+
+    def _make_readable(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> None:
+        folder = partial(commit.path, table, "changes")
+        make_readable(self.changelog.store, self.output, group, folder)
 
     def _learn(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
@@ -333,9 +331,6 @@ class CommitAttempt:
                     f"{name}, of the key of {table.name}, is a map: Spark compares none"
                 )
             had = columns.get(name, kind)
-            if had == kind:
-                columns[name] = kind
-                continue
             # without rows a column may take any type
             common = common_type(had, kind) or (kind if empty else None)
             if common is None:
@@ -348,9 +343,7 @@ class CommitAttempt:
                     )
                 common = '"string"'
             columns[name] = common
-        schemas = table.file_schemas
-        if types:
-            schemas = {**schemas, group.fingerprint: types}
+        schemas = {**table.file_schemas, **({group.fingerprint: types} if types else {})}
         return self.shapes.required(
             msgspec.structs.replace(table, columns=columns, file_schemas=schemas)
         )

@@ -33,7 +33,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -130,12 +130,7 @@ class CompactionWorker:
         The caller commits a result or removes its files (`CompactionResult.made`), and calls
         `handled`.
         """
-        found = []
-        while True:
-            try:
-                found.append(self._done.get_nowait())
-            except Empty:
-                return found
+        return [self._done.get() for _each in range(self._done.qsize())]
 
     def handled(self, names: Iterable[str]) -> None:
         """Record that the results for tables ``names`` were handled.

@@ -75,9 +75,10 @@ class NetRows:
             self._eras = eras[order]
         self._order, self._key_reused, self._live_keys = order, key_reused, live_keys
         self._positions = [each[order] for each in log.positions]
-        # The part of a key change: 0 is its delete, 1 its insert.
-        self._sub = self._positions[3]
         self._puts, self._deletes = log.puts[order], log.deletes[order]
+        # The parts of a key change: 0 is its delete, 1 its insert.
+        part = self._positions[3]
+        self._leaves, self._arrives = self._deletes & (part == 0), self._puts & (part == 1)
         self._unsent = {name: flags[order] for name, flags in log.unsent.items()}
         self._keys = _Runs(_starts(keys[order]))
         self._at = np.arange(len(order))
@@ -207,16 +208,6 @@ class NetRows:
         pairs &= self._leaves[one] & self._arrives[other]
         found = np.full(len(order), -1)
         found[other[pairs]] = one[pairs]
-        return found
-
-    @cached_property
-    def _leaves(self) -> Flags:
-        found: Flags = self._deletes & (self._sub == 0)
-        return found
-
-    @cached_property
-    def _arrives(self) -> Flags:
-        found: Flags = self._puts & (self._sub == 1)
         return found
 
     @cached_property

@@ -102,23 +102,20 @@ class _CostLine:
     """Fits a line through weights and durations; newer ones count more."""
 
     def __init__(self) -> None:
-        self._count = self._weight = self._seconds = self._squares = self._products = 0.0
+        self._sums = [0.0] * 5
 
     def learn(self, weight: float, seconds: float) -> None:
-        self._count = self._count * MEMORY + 1
-        self._weight = self._weight * MEMORY + weight
-        self._seconds = self._seconds * MEMORY + seconds
-        self._squares = self._squares * MEMORY + weight * weight
-        self._products = self._products * MEMORY + weight * seconds
+        new = 1, weight, seconds, weight * weight, weight * seconds
+        self._sums = [had * MEMORY + each for had, each in zip(self._sums, new, strict=True)]
 
     def costs(self) -> tuple[float, float]:
         """Return a commit's fixed seconds, and seconds per weight."""
-        weight, seconds = self._weight / self._count, self._seconds / self._count
-        spread = self._squares / self._count - weight * weight
+        weight, seconds, squares, products = (each / self._sums[0] for each in self._sums[1:])
+        spread = squares - weight * weight
         # commits of nearly equal weight cannot separate the two costs
         if spread < (weight / 5) ** 2:
             return 0.0, seconds / weight
-        slope = (self._products / self._count - weight * seconds) / spread
+        slope = (products - weight * seconds) / spread
         each = min(max(slope, 0.0), seconds / weight)
         return seconds - each * weight, each
 

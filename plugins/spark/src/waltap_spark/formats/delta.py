@@ -15,7 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 from zlib import crc32
 
@@ -136,6 +136,7 @@ class DeltaFormat(MergingFormat):
     """Tables of Delta Lake."""
 
     measured = "analyzed"  # an optimized plan has its files chosen, by a job
+    harmless = HARMLESS
     _properties: DeltaTableProperties
 
     def __init__(self, properties: DeltaTableProperties, context: TableFormatContext) -> None:
@@ -146,8 +147,6 @@ class DeltaFormat(MergingFormat):
         self._checksums: dict[str, tuple[int, _Checksum | None]] = {}
         # Table and columns → the columns that partition its files.
         self._partitions: dict[tuple[str, tuple[str, ...]], set[str]] = {}
-        # Identifier → its folder in the output.
-        self._folders: dict[str, str] = {}
         # Folder → id and files of its table.
         self._file_lists: dict[str, tuple[str, FileList]] = {}
 
@@ -161,14 +160,12 @@ class DeltaFormat(MergingFormat):
 
     def layout(self, table: TableState, what: What) -> FileLayout:
         """Return the profile's layout. Raises: LayoutUnfit."""
-        found = super().layout(table, what)
+        found, name = super().layout(table, what), layout_name(table, what)
         if found.partition and found.cluster:
-            name = layout_name(table, what)
             text = f"the profile partitions and clusters {name}, and Delta Lake allows only one of them"
             raise LayoutUnfit(text)
         for each in found.partition:
             if table.columns.get(each.column) == '"binary"':
-                name = layout_name(table, what)
                 text = f"the profile partitions {name} by {each.column}, bytes"
                 raise LayoutUnfit(f"{text} that Delta Lake would make text")
         return found
@@ -265,12 +262,12 @@ class DeltaFormat(MergingFormat):
         there = self._entry(f"{folder}/{first:020d}.json")
         if there is None and first == 0 and self._output.store.names(folder):
             return self._described(spark, target)  # the beginning of its log is gone
-        found = [] if there is None or first == target.version else [_commit(first, there)]
+        found = [] if there is None or first == target.version else [_parsed(first, there)]
         for version in itertools.count(first + 1):
             text = self._entry(f"{folder}/{version:020d}.json")
             if text is None:
                 break
-            found.append(_commit(version, text))
+            found.append(_parsed(version, text))
         # Delta forgets old entries as it writes a checkpoint, which may be with the next one
         return None if there is None and not found else found
 
@@ -298,16 +295,8 @@ class DeltaFormat(MergingFormat):
         oldest = min(versions, default=-1)
         if target.version >= 0 and target.version not in versions and oldest != target.version + 1:
             return None
-        return [
-            TableCommit(
-                row["version"],
-                row["operation"],
-                CommitNote.read(row["userMetadata"]),
-                _restored(row["operation"], row["operationParameters"]),
-            )
-            for row in reversed(rows)
-            if row["version"] > target.version
-        ]
+        newer = [row for row in reversed(rows) if row["version"] > target.version]
+        return [_commit(row["version"], row.asDict()) for row in newer]
 
     def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
         """Return the replacer if this Delta Lake has REPLACE ON; all have REPLACE WHERE."""
@@ -389,9 +378,7 @@ class DeltaFormat(MergingFormat):
         return known
 
     def _folder(self, at: str) -> str:
-        if at not in self._folders:
-            self._folders[at] = _path(at).removeprefix(self._output.uri("")).lstrip("/")
-        return self._folders[at]
+        return _path(at).removeprefix(self._output.uri("")).lstrip("/")
 
     def _log_folder(self, target: TargetTable) -> str:
         return f"{self._folder(target.at)}/_delta_log"
@@ -442,9 +429,6 @@ class DeltaFormat(MergingFormat):
     def clear(self, spark: SparkSession, at: str) -> None:
         """Overwrite with nothing: a DELETE without a match commits nothing."""
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
-
-    def is_harmless(self, operation: str) -> bool:
-        return operation in HARMLESS
 
     def widens(self, old: str, new: str) -> bool:
         """Return whether type widening converts it."""
@@ -538,7 +522,7 @@ def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
     return f"CLUSTER BY ({', '.join(map(quoted, cluster))})" if cluster else ""
 
 
-def _commit(version: int, text: bytes) -> TableCommit:
+def _parsed(version: int, text: bytes) -> TableCommit:
     """Parse one file of Delta's log."""
     for line in text.splitlines():
         try:
@@ -546,20 +530,20 @@ def _commit(version: int, text: bytes) -> TableCommit:
         except ValueError:  # cut off: the writer is unknown
             break
         if "commitInfo" in entry:
-            info = entry["commitInfo"]
-            operation = info.get("operation", "")
-            parameters = info.get("operationParameters")
-            restored = _restored(operation, parameters) if operation == "RESTORE" else None
-            return TableCommit(
-                version, operation, CommitNote.read(info.get("userMetadata")), restored
-            )
+            return _commit(version, entry["commitInfo"])
     return TableCommit(version, "unknown", None)
 
 
-def _restored(operation: str, parameters: Mapping[str, object] | None) -> int | None:
-    """Return the version that a RESTORE restored, else None."""
-    version = (parameters or {}).get("version") if operation == "RESTORE" else None
-    return None if version is None else int(str(version))
+def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
+    """Return the commit that Delta's log describes by ``info``."""
+    operation, parameters = info.get("operation", ""), info.get("operationParameters") or {}
+    restored = parameters.get("version") if operation == "RESTORE" else None
+    return TableCommit(
+        version,
+        operation,
+        CommitNote.read(info.get("userMetadata")),
+        None if restored is None else int(str(restored)),
+    )
 
 
 def _path(at: str) -> str:

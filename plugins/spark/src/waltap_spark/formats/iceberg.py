@@ -125,7 +125,7 @@ TABLE: Final = {
 }
 
 # Iceberg's operation of a rewrite, which leaves the rows unchanged.
-HARMLESS: Final = "replace"
+HARMLESS: Final = frozenset({"replace"})
 
 # Names of Iceberg's own metadata columns.
 RESERVED: Final = frozenset(
@@ -153,6 +153,7 @@ SILENT_S: Final = 7 * 86_400
 class IcebergFormat(MergingFormat):
     """Tables of Apache Iceberg; writing needs the session's own JVM."""
 
+    harmless = HARMLESS
     _properties: IcebergTableProperties
 
     def __init__(self, properties: IcebergTableProperties, context: TableFormatContext) -> None:
@@ -410,10 +411,6 @@ class IcebergFormat(MergingFormat):
     def stored_name(self, name: str) -> str:
         """Return another name for ``_deleted``, which Iceberg reserves."""
         return CALLED.get(name, name)
-
-    def is_harmless(self, operation: str) -> bool:
-        """Return whether rows stay unchanged."""
-        return operation == HARMLESS
 
     # --- types --------------------------------------------------------------------------------------
 

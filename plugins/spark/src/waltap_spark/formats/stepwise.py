@@ -115,6 +115,8 @@ class StepwiseFormat(TableFormat):
 
     # Spark's plan whose statistics give the size of a table.
     measured: ClassVar[str] = "optimizedPlan"
+    # Operations of other programs that change no rows.
+    harmless: ClassVar[frozenset[str]]
 
     def __init__(self, properties: TargetProperties, context: TableFormatContext) -> None:
         self._properties, self._output = properties, context.output
@@ -132,8 +134,6 @@ class StepwiseFormat(TableFormat):
         self._maintained: dict[str, LogPosition] = {}
         # Tables with old files to remove, and their identifiers.
         self._cluttered: dict[str, list[str]] = {}
-        # Type in JSON → the type that is stored for it.
-        self._stored_types: dict[str, str] = {}
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 
@@ -173,10 +173,6 @@ class StepwiseFormat(TableFormat):
 
         Where a session outlives its driver, the format ignores a step that exists already.
         """
-
-    @abstractmethod
-    def is_harmless(self, operation: str) -> bool:
-        """Return whether another program's commit changes no rows."""
 
     @abstractmethod
     def widens(self, old: str, new: str) -> bool:
@@ -498,7 +494,7 @@ class StepwiseFormat(TableFormat):
                 foreign = foreign or twice
             elif note is not None and mine:
                 steps[note.step] = commit
-            elif not others and not self.is_harmless(commit.operation):
+            elif not others and commit.operation not in self.harmless:
                 foreign = foreign or commit
             if foreign is None:
                 # a source of several cannot be brought back without the others
@@ -571,13 +567,10 @@ class StepwiseFormat(TableFormat):
 
     def casts(self, columns: Mapping[str, str]) -> dict[str, str]:
         """Return the SQL of the ``columns`` that are stored with other types."""
-        types = self._stored_types
-        # A commit asks for the same types again and again.
-        types.update((kind, self.stored(kind)) for kind in set(columns.values()) - types.keys())
         return {
-            name: f"CAST({quoted(name)} AS {sql_type(types[kind])})"
+            name: f"CAST({quoted(name)} AS {sql_type(stored)})"
             for name, kind in columns.items()
-            if types[kind] != kind
+            if (stored := self.stored(kind)) != kind
         }
 
 

@@ -111,16 +111,13 @@ def former_numbers(table: TableState, types: Mapping[str, str]) -> dict[str, int
     spare name as soon as a column of its name appears.
     """
     first = table.incarnation * PER_INCARNATION
-    former = {
+    return {
         name: number
         for ids in table.version_ids.values()
         for name, number in ids.items()
-        if number < first and number not in table.ids.values()
-    }
-    return {
-        name: number
-        for name, number in former.items()
-        if name in table.columns
+        if number < first
+        and number not in table.ids.values()
+        and name in table.columns
         and name not in table.ids
         and common_type(table.columns[name], types.get(name, table.columns[name])) is None
     }

@@ -115,49 +115,40 @@ def file_schema(protocol: str, metadata: str) -> FileSchema | None:
             and not table.partition_columns
         )
         fields = json.loads(table.schema_string)["fields"] if fit else ()
-        pairs = [_field(field) for field in fields]
+        logical, physical = ([_field(f, own) for f in fields] for own in (False, True))
     except (*UNREADABLE, KeyError, TypeError, ValueError):
         return None
     # Spark 3 refuses dates before 1582 in a file without its version.
     writer = {"org.apache.spark.version": pyspark.__version__}
-    logical = pa.schema([pair[0] for pair in pairs])
-    physical = pa.schema([pair[1] for pair in pairs], metadata=writer)
-    return FileSchema(table.id, logical, physical) if pairs else None
+    schema = pa.schema(physical, metadata=writer)
+    return FileSchema(table.id, pa.schema(logical), schema) if physical else None
 
 
-def _field(field: Mapping[str, Any]) -> tuple[pa.Field, pa.Field]:
-    """Return a field under its name, and as in files.
+def _field(field: Mapping[str, Any], physical: bool) -> pa.Field:
+    """Return a field under its name, or ``physical``: as in files.
 
     Raises: ValueError if unknown.
     """
     about = field["metadata"]
     if not about.keys() <= KNOWN or not field["nullable"]:
         raise ValueError(f"column {field['name']} has properties")
-    logical, physical = _type(field["type"])
-    number = {"PARQUET:field_id": str(about[NUMBER])}
-    return (
-        pa.field(field["name"], logical),
-        pa.field(about[PHYSICAL], physical, metadata=number),
-    )
+    kind = _type(field["type"], physical)
+    if not physical:
+        return pa.field(field["name"], kind)
+    return pa.field(about[PHYSICAL], kind, metadata={"PARQUET:field_id": str(about[NUMBER])})
 
 
-def _type(kind: Any) -> tuple[pa.DataType, pa.DataType]:
-    """Return a Delta type in Arrow, and as in files.
-
-    Raises: KeyError or ValueError if unknown.
-    """
+def _type(kind: Any, physical: bool) -> pa.DataType:
+    """Return a Delta type in Arrow. Raises: KeyError or ValueError if unknown."""
     if isinstance(kind, str):
-        return atom_of(kind), atom_of(kind)
+        return atom_of(kind)
     if kind["type"] == "array":
-        both = _type(kind["elementType"])
-        return pa.list_(pa.field("element", both[0])), pa.list_(pa.field("element", both[1]))
+        return pa.list_(pa.field("element", _type(kind["elementType"], physical)))
     if kind["type"] == "map":
-        keys, values = _type(kind["keyType"]), _type(kind["valueType"])
-        return pa.map_(keys[0], values[0]), pa.map_(keys[1], values[1])
+        return pa.map_(_type(kind["keyType"], physical), _type(kind["valueType"], physical))
     if kind["type"] != "struct":
         raise ValueError(f"type {kind['type']} is unknown")
-    pairs = [_field(each) for each in kind["fields"]]
-    return pa.struct([pair[0] for pair in pairs]), pa.struct([pair[1] for pair in pairs])
+    return pa.struct([_field(each, physical) for each in kind["fields"]])
 
 
 # --- statistics ---------------------------------------------------------------------------------------
@@ -179,10 +170,6 @@ def statistics(rows: pa.Table) -> str:
         nulls[name] = column.null_count
         if column.null_count == rows.num_rows:
             continue
-        if pa.types.is_integer(column.type):  # most of the log's own columns
-            found = pc.min_max(column)
-            least[name], greatest[name] = found["min"].as_py(), found["max"].as_py()
-            continue
         for bounds, value in zip((least, greatest), _bounds(column), strict=True):
             if value is not None:
                 bounds[name] = value
@@ -199,15 +186,13 @@ def statistics(rows: pa.Table) -> str:
 def _bounds(column: pa.ChunkedArray) -> tuple[object, object]:
     """Return the least and greatest value for statistics, or None."""
     kind, none = column.type, (None, None)
-    if pa.types.is_date(kind):
-        return _days(column)
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_temporal(kind):
         return _moments(column)
     if pa.types.is_floating(kind):
         # NaN is greater than all others for Spark, and infinity is no number in JSON
         if not pc.all(pc.is_finite(column)).as_py():
             return none
-    elif not (pa.types.is_decimal(kind) or pa.types.is_string(kind)):
+    elif not (pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_string(kind)):
         return none
     found = pc.min_max(column)
     low, high = found["min"].as_py(), found["max"].as_py()
@@ -219,22 +204,18 @@ def _bounds(column: pa.ChunkedArray) -> tuple[object, object]:
     return low, high
 
 
-def _days(column: pa.ChunkedArray) -> tuple[object, object]:
-    found = pc.min_max(column.cast(pa.int32()))
-    low, high = found["min"].as_py(), found["max"].as_py()
-    if low < DAYS[0] or high > DAYS[1]:
-        return None, None
-    first = dt.date(1970, 1, 1)
-    return tuple(str(first + dt.timedelta(days=each)) for each in (low, high))  # type: ignore[return-value]
-
-
 def _moments(column: pa.ChunkedArray) -> tuple[object, object]:
-    found = pc.min_max(column.cast(pa.int64()))
+    """Return the bounds of dates, or of timestamps in milliseconds."""
+    is_date = pa.types.is_date(column.type)
+    found = pc.min_max(column.cast(pa.int32() if is_date else pa.int64()))
     low, high = found["min"].as_py(), found["max"].as_py()
-    if low < DAYS[0] * DAY_US or high >= (DAYS[1] + 1) * DAY_US:
+    unit = 1 if is_date else DAY_US
+    if low < DAYS[0] * unit or high >= (DAYS[1] + 1) * unit:
         return None, None
-    end = "Z" if column.type.tz else ""
     first = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the text has the zone
+    if is_date:
+        return tuple(str(first.date() + dt.timedelta(days=each)) for each in (low, high))  # type: ignore[return-value]
+    end = "Z" if column.type.tz else ""
     # Readers add a millisecond to the greatest one, as the statistics end there.
     moments = (first + dt.timedelta(milliseconds=each // 1000) for each in (low, high))
     return tuple(each.isoformat(timespec="milliseconds") + end for each in moments)  # type: ignore[return-value]
