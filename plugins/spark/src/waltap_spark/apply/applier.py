@@ -132,10 +132,6 @@ class TableRetries:
         self._failed.pop(name, None)
         self._spent.pop(name, None)
 
-    def clear(self) -> None:
-        """Make all tables due immediately."""
-        self._failed.clear()
-
 
 class OutputApplier:
     """Applies manifests to an output; call `open` before `apply`.
@@ -271,7 +267,9 @@ class OutputApplier:
         """
         if self._pending_intent is not None:
             pending_intent = self._pending_intent
-            self._retries.clear()  # a table tried in that commit has steps up to its position
+            self._retries = (
+                TableRetries()
+            )  # a table tried in that commit has steps up to its position
             self._apply(
                 list(self._log.manifests(self.state.log_position, pending_intent)), repeats=True
             )
@@ -371,7 +369,6 @@ class OutputApplier:
     def _write(
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
     ) -> OutputState:
-        """Write the commit's file and return its state."""
         self._output.collect(self._options.retention_s)
         if self._format.writes_in_place:
             state = noted(self._output, state, last, renamed)
@@ -384,7 +381,6 @@ class OutputApplier:
     def _attempts(
         self, attempt: CommitAttempt, plans: Mapping[str, TableTask], before: OutputState
     ) -> list[tuple[TableState, WaltapError | None]]:
-        """Apply each plan, several at a time."""
         with ThreadPoolExecutor(self._parallel) as pool:
             found = pool.map(lambda name: self._attempt(attempt, name, plans[name], before), plans)
             applied = list(_reported(found, len(plans), self.state))
@@ -443,23 +439,18 @@ class OutputApplier:
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
                 log.info("%s is not suspended", request.table)
-                self._requests.answered(path)
-                continue
-            if request.how == "anew" and self._format.writes_in_place:
+            elif request.how == "anew" and self._format.writes_in_place:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
-                self._requests.answered(path)
+            else:
+                asked[path] = resumed(table, request.how)
+                self._retries.forget(table.name)
                 continue
-            asked[path] = resumed(table, request.how)
-            self._retries.forget(table.name)
+            self._requests.answered(path)
         return asked
 
     def _due(self) -> list[str]:
-        """Return suspended tables whose retry is due."""
-        return [
-            name
-            for name, each in self.state.tables.items()
-            if each.failed and self._retries.due(name)
-        ]
+        tables = self.state.tables.items()
+        return [name for name, each in tables if each.failed and self._retries.due(name)]
 
     def _plans(
         self,
@@ -469,13 +460,11 @@ class OutputApplier:
         log_position: LogPosition,
         routes: Mapping[EntryId, Name] | None,
     ) -> dict[str, TableTask]:
+        # changes of a suspended table wait in the log until its retry
         suspended = {name for name, each in tables.items() if each.failed}
-        others = tables
-        if suspended:
-            others = {n: each for n, each in tables.items() if n not in suspended}
-        plans = plan(manifests, others, routes)
-        if suspended:  # its changes wait in the log until its retry
-            plans = {name: found for name, found in plans.items() if name not in suspended}
+        others = {name: each for name, each in tables.items() if name not in suspended}
+        found = plan(manifests, others, routes)
+        plans = {name: each for name, each in found.items() if name not in suspended}
         for name in due:
             with self._retries.timed(name):
                 plans[name] = self._plan_again(tables[name], log_position)

@@ -314,7 +314,6 @@ class CommitAttempt:
     def _learn(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
     ) -> TableState:
-        """Add the group's schema to the table."""
         called, rows = self.called.get(group.oid, (table.name, ""))
         if called != table.name and table.oid != group.oid and not group.replaces:
             table = needs_snapshot(

@@ -145,40 +145,26 @@ def segment_rows(table: TableState, group: SegmentGroup, store: FileStore) -> pa
     The columns have the names of ``table``. None means that Spark must read the rows: they are too
     many, or the segments have another key than the table. Spark also reports damaged segments.
     """
-    stored = _stored_key(table, group)
-    if stored is None or not group.segments or group.converted or group.external_snapshot:
+    has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
+    files = {name: file_column(table, has, ids, name) for name in table.columns}
+    stored = {new: name for name, new in group.called.items()}
+    names = {name: stored.get(old, old) for name, old in files.items() if old is not None}
+    # different values of another type may become equal in the table
+    same = all(_keeps_keys(has.get(files[name] or ""), table.columns[name]) for name in table.key)
+    spark_reads = not group.segments or group.converted or group.external_snapshot
+    if spark_reads or not table.key or not same:
         return None
     try:
-        rows = _read(store, group, stored)
+        rows = _read(store, group, [names[name] for name in table.key])
     except (FilesUnavailable, OSError, pa.ArrowException) as error:
         log.debug("%s is compacted by Spark: %s", table.name, error)
         return None
-    if rows is None:
-        return None
-    has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
-    called = {new: old for old, new in group.called.items()}
-    own = ((file_column(table, has, ids, name), name) for name in table.columns)
-    names = {called.get(old, old): new for old, new in own if old is not None}
-    names = {old: new for old, new in names.items() if old != new}
-    return renamed(rows, names) if names else rows
+    called = {old: new for new, old in names.items() if old != new}
+    return renamed(rows, called) if rows is not None and called else rows
 
 
-def _stored_key(table: TableState, group: SegmentGroup) -> list[str] | None:
-    """Return the key's column names in segments.
-
-    None means that segments lack a key column, or that different values there may become equal in
-    the table.
-    """
-    has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
-    stored = {new: name for name, new in group.called.items()}
-    found = []
-    for name in table.key:
-        kind, called = table.columns[name], file_column(table, has, ids, name)
-        had = "" if called is None else has[called]
-        if called is None or not (had == kind or (had in INTEGERS and kind in INTEGERS)):
-            return None
-        found.append(stored.get(called, called))
-    return found or None
+def _keeps_keys(had: str | None, kind: str) -> bool:
+    return had == kind or (had in INTEGERS and kind in INTEGERS)
 
 
 def _read(store: FileStore, group: SegmentGroup, key: Sequence[str]) -> pa.Table | None:

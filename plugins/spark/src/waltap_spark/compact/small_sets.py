@@ -152,10 +152,7 @@ def make_readable(
     copies = folder()
     for number, segment in enumerate(group.segments):
         rows = store.read_parquet(segment)
-        for at, column in enumerate(rows.schema):
-            if "decimal256" in str(column.type):
-                values = rows.column(at).cast(text_of(column.type))
-                rows = rows.set_column(at, column.name, values)
+        rows = rows.cast(pa.schema([each.with_type(text_of(each.type)) for each in rows.schema]))
         path = f"{copies}/{number}.parquet"
         with output.store.writing(path), output.store.create(path) as file:
             parquet.write_table(rows, file)

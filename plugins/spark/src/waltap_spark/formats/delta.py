@@ -151,7 +151,6 @@ class DeltaFormat(MergingFormat):
         self._file_lists: dict[str, tuple[str, FileList]] = {}
 
     def own_identifier(self, table: TableState, what: What) -> str:
-        """Return ``delta.`PATH```."""
         return f"delta.{quoted(self._output.uri(f'{table.target_folder}/delta/{what}'))}"
 
     def is_case_sensitive(self, spark: SparkSession) -> bool:
@@ -171,7 +170,6 @@ class DeltaFormat(MergingFormat):
         return found
 
     def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
-        """Create the table, and the catalogue's schema if missing."""
         if self._properties.catalog:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}")
         elif "_delta_log" in self._output.store.folders(self._folder(at)):
@@ -240,7 +238,6 @@ class DeltaFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """Rewrite by CREATE OR REPLACE TABLE … AS, one commit."""
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
         detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
         divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
@@ -354,7 +351,6 @@ class DeltaFormat(MergingFormat):
         return known.size // BYTES
 
     def _is_small(self, target: TargetTable) -> bool:
-        """Return whether few bytes are written if the whole table is."""
         known = self._checksum(target)
         return (
             known is not None
@@ -431,7 +427,6 @@ class DeltaFormat(MergingFormat):
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
 
     def widens(self, old: str, new: str) -> bool:
-        """Return whether type widening converts it."""
         before, after = json.loads(old), json.loads(new)
         if not isinstance(before, str) or not isinstance(after, str):
             return False
@@ -450,7 +445,6 @@ class DeltaFormat(MergingFormat):
         return kind.replace('"time(6)"', '"string"') if "time(" in kind else kind
 
     def files(self, spark: SparkSession, at: str) -> int:
-        """Return the number of files by DESCRIBE DETAIL."""
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
 
     def has_few_files(self, target: TargetTable) -> bool:

@@ -196,7 +196,6 @@ class IcebergFormat(MergingFormat):
         return not self._properties.catalog or kind in ("hadoop", "nessie")
 
     def create(self, spark: SparkSession, at: str, columns: str, layout: FileLayout) -> None:
-        """Create table and schema, then add an empty snapshot."""
         if self._properties.catalog:
             with self._starting:  # catalogues look first, and insert then
                 _twice(lambda: spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(at)}"))
@@ -216,7 +215,6 @@ class IcebergFormat(MergingFormat):
         self.sign(spark, at)
 
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
-        """Return the table's UUID."""
         table = self._load(spark, at, is_there=False)
         return None if table is None else str(table.uuid())
 
@@ -255,47 +253,43 @@ class IcebergFormat(MergingFormat):
         return exchange, fill
 
     def rename_column(self, spark: SparkSession, at: str, old: str, new: str) -> None:
-        """Rename; the column keeps Iceberg's id, and its values."""
         self._change_columns(spark, at, [("renameColumn", old, new)])
 
     def drop_columns(self, spark: SparkSession, at: str, names: Sequence[str]) -> None:
-        """Drop columns; older versions keep theirs."""
         self._change_columns(spark, at, [("deleteColumn", name) for name in names])
 
     def add_columns(self, spark: SparkSession, at: str, columns: Mapping[str, str]) -> None:
-        """Add columns with new ids."""
         types = {name: sql_type(self.stored(kind)) for name, kind in columns.items()}
         self._change_columns(spark, at, _added(spark, types))
 
     def add_fields(
         self, spark: SparkSession, at: str, fields: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
-        """Add fields with new ids."""
-        types = ((".".join(way[:-1]), way[-1], sql_type(kind)) for way, kind in fields)
-        changes = [("addColumn", of, n, _iceberg_type(spark, kind)) for of, n, kind in types]
+        changes = (
+            ("addColumn", ".".join(way[:-1]), way[-1], _iceberg_type(spark, sql_type(kind)))
+            for way, kind in fields
+        )
         self._change_columns(spark, at, changes)
 
     def widen_column(self, spark: SparkSession, at: str, name: str, kind: str) -> None:
-        """Promote a type without rewriting a file."""
         type_ = _iceberg_type(spark, sql_type(self.stored(kind)))
         self._change_columns(spark, at, [("updateColumn", name, type_)])
 
     def _change_columns(
         self, spark: SparkSession, at: str, changes: Iterable[tuple[object, ...]]
     ) -> None:
-        """Call methods of Iceberg's ``UpdateSchema`` (name, arguments) in one commit."""
         with self._transaction(spark, at) as transaction:
             self._update(transaction, changes)
 
     @staticmethod
     def _update(transaction: Any, changes: Iterable[tuple[object, ...]]) -> None:
+        """Call methods of Iceberg's ``UpdateSchema`` (name, arguments)."""
         columns = transaction.updateSchema()
         for method, *given in changes:
             columns = getattr(columns, str(method))(*given)
         columns.commit()
 
     def clear(self, spark: SparkSession, at: str) -> None:
-        """Remove all files."""
         jvm = _jvm(spark)
         table = self._load(spark, at)
         deletion = table.newDelete().set(KEY, spark.conf.get(NOTED))
@@ -362,7 +356,6 @@ class IcebergFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
-        """Set the note of snapshots by this session in the block."""
         self._require_iceberg(spark)  # another session may have looked into the table before
         spark.conf.set(NOTED, msgspec.json.encode(note).decode())
         try:
@@ -404,7 +397,6 @@ class IcebergFormat(MergingFormat):
         return max(turns, key=lambda each: turns[each])
 
     def sign(self, spark: SparkSession, at: str) -> None:
-        """Add an empty snapshot, so other outputs keep later ones."""
         with self._transaction(spark, at):
             pass
 
@@ -415,7 +407,6 @@ class IcebergFormat(MergingFormat):
     # --- types --------------------------------------------------------------------------------------
 
     def widens(self, old: str, new: str) -> bool:
-        """Return whether Iceberg promotes a type (JSON) without a rewrite."""
         before, after = json.loads(old), json.loads(new)
         if not isinstance(before, str) or not isinstance(after, str):
             return False
@@ -436,7 +427,6 @@ class IcebergFormat(MergingFormat):
     # --- maintenance --------------------------------------------------------------------------------
 
     def files(self, spark: SparkSession, at: str) -> int:
-        """Return the number of data and delete files."""
         summary = self._load(spark, at).currentSnapshot().summary()
         counts = (summary.get(f"total-{kind}-files") for kind in ("data", "delete"))
         return sum(int(count or 0) for count in counts)
@@ -494,7 +484,6 @@ class IcebergFormat(MergingFormat):
     # --- sessions -----------------------------------------------------------------------------------
 
     def _load(self, spark: SparkSession, at: str, *, is_there: bool = True) -> Any:
-        """Load a table; None if it may be absent."""
         self._require_iceberg(spark)
         _jvm(spark)
         try:

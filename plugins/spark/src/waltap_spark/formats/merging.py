@@ -27,7 +27,7 @@ from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
-from waltap_spark.formats.shared import SharedWork, at_versions, fitted_to, together
+from waltap_spark.formats.shared import SharedWork, fitted_to, together
 from waltap_spark.formats.stepwise import (
     ROWS,
     SIGN,
@@ -152,7 +152,6 @@ class MergingFormat(StepwiseFormat):
         return work.table
 
     def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write history, then overwrite the rows."""
         work = self._work(commit, table)
         self._log(work, rows)
         if table.mode.name != "append":
@@ -160,7 +159,6 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
     def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Write history, then the net changes, in the cheapest way."""
         work, mode = self._work(commit, table), table.mode
         epoch, continuity_id = rows.group.epoch, rows.group.continuity_id
         self._log(work, rows)
@@ -183,7 +181,6 @@ class MergingFormat(StepwiseFormat):
         )
 
     def _put_or_merge(self, work: TableWriter, rows: GroupRows) -> None:
-        """Write the net changes in the cheapest possible way."""
         table, spark = work.table, work.commit.spark
         base = partial(self.read, spark, table, "current")
         if self._replaced(work, rows, base):
@@ -227,7 +224,6 @@ class MergingFormat(StepwiseFormat):
         return found if set(there) == set(self.all_columns(table, "current")) else None
 
     def truncate(self, commit: CommitContext, table: TableState) -> TableState:
-        """Delete all rows."""
         if not table.stored_table.targets or table.mode.name == "append":
             return table
         work = self._work(commit, table)
@@ -235,7 +231,6 @@ class MergingFormat(StepwiseFormat):
         return work.done(epoch=0, continuity_id="")
 
     def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
-        """Return the rows at the table's version, in the source's types."""
         if table.mode.name == "append":
             what = "changes"
         own = stored_columns(table, what)
@@ -282,7 +277,6 @@ class MergingFormat(StepwiseFormat):
         return table.with_storage(vacuumed=now)
 
     def _is_due(self, table: TableState, steps: int) -> bool:
-        """Return whether files of ``table`` are compacted after so many ``steps``."""
         compacted = table.stored_table.compacted
         later = 0 if compacted else crc32(table.name.encode()) % COMPACT_STEPS
         return steps - compacted >= COMPACT_STEPS + later
@@ -326,7 +320,6 @@ class MergingFormat(StepwiseFormat):
         )
 
     def moves(self, spark: SparkSession, tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
-        """Return the targets that have other names in the catalogue."""
         found = []
         for table in tables if self._in_catalogue else ():
             for what, target in table.stored_table.targets.items():
@@ -343,7 +336,6 @@ class MergingFormat(StepwiseFormat):
     def rename_targets(
         self, spark: SparkSession, tables: Mapping[str, TableState], moves: Sequence[TargetMove]
     ) -> Mapping[str, TableState]:
-        """Rename tables in the catalogue, by their ids."""
         found: dict[str, TableState] = {}
         there, rename = partial(self.identity_of, spark), partial(self.rename_table, spark)
         for move, at in renamed(moves, there, rename).items():
@@ -355,7 +347,6 @@ class MergingFormat(StepwiseFormat):
         return found
 
     def rename_table(self, spark: SparkSession, old: str, new: str) -> bool:
-        """Rename a table in the catalogue; return whether it did."""
         try:
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {namespace_of(new)}")
             spark.sql(f"ALTER TABLE {old} RENAME TO {within_catalogue(new)}")
@@ -404,9 +395,13 @@ class MergingFormat(StepwiseFormat):
                 versions = {target.version for target in targets}
                 newest[what] = self.newest_of(spark, targets[0].at, versions)
             for each in fine:
-                current = at_versions(each, newest)
-                if current is not each:
-                    found[each.name] = current
+                had = each.stored_table.targets
+                has = {
+                    what: msgspec.structs.replace(target, version=newest.get(what, target.version))
+                    for what, target in had.items()
+                }
+                if has != had:
+                    found[each.name] = each.with_storage(targets=has)
         return found
 
     def move_idle(
@@ -420,14 +415,9 @@ class MergingFormat(StepwiseFormat):
         """
         found = dict[str, TableState]()
         for table in tables.values():
-            current = table
+            current, targets = table, tuple(table.stored_table.targets)
             # the targets of a shared table must move together
-            together = (
-                [tuple(table.stored_table.targets)]
-                if table.place
-                else [(w,) for w in table.stored_table.targets]
-            )
-            for what in together:
+            for what in [targets] if table.place else [(each,) for each in targets]:
                 try:
                     current = self._move_idle(commit, current, what)
                 except (WaltapError, PySparkException, Py4JJavaError) as error:

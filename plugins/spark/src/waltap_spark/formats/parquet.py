@@ -227,7 +227,6 @@ class ParquetFormat(TableFormat):
         )
 
     def _merge_closed(self, commit: CommitContext, table: TableState) -> TableState:
-        """Merge small parts of ended versions if there are many."""
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
         if len(few) < self._options.merge_sets:
             return table
@@ -328,7 +327,6 @@ def _without_unused(table: TableState) -> TableState:
 
 
 def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> TableState:
-    """Return ``table`` with a change set as a part of its base."""
     part = BasePart(
         path=written.path,
         rows=written.rows,
@@ -360,7 +358,6 @@ def _only_adds(table: TableState, group: SegmentGroup) -> bool:
 
 
 def _continuity_of_compaction(table: TableState) -> str:
-    """Return the continuity id of a compacted base."""
     emptied = [n for n, change in enumerate(table.pending) if "t" in change.operations]
     if emptied and not table.mode.keeps_past:
         return shared_continuity_id(table.pending[emptied[-1] :])
@@ -381,7 +378,6 @@ def _epoch_of_compaction(table: TableState) -> int:
 def _merged_base(
     table: TableState, run: list[ChangeSet], merged: ChangeSet
 ) -> tuple[BasePart, ...]:
-    """Return the base with one part in place of merged change sets."""
     paths = {change.path for change in run}
     old = next((part for part in table.base if part.path in paths), None)
     if old is None:

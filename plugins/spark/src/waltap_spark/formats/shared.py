@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -78,19 +77,6 @@ def fitted_to(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
     return frame.select(*columns)
 
 
-def at_versions(table: TableState, versions: Mapping[str, int]) -> TableState:
-    """Return ``table`` with its targets at ``versions``."""
-    if all(
-        table.stored_table.targets[what].version == version for what, version in versions.items()
-    ):
-        return table
-    targets = {
-        what: msgspec.structs.replace(target, version=versions.get(what, target.version))
-        for what, target in table.stored_table.targets.items()
-    }
-    return table.with_storage(targets=targets)
-
-
 class SharedWork(TableWriter):
     """Steps of one table in a shared target."""
 
@@ -116,7 +102,6 @@ class SharedWork(TableWriter):
             tables.beside_others(self.commit, target, made)
 
     def _create_or_wait(self, target: TargetTable, create: Callable[[], object]) -> None:
-        """Create the target, or wait for another output that creates it."""
         try:
             create()
         except PySparkException:
@@ -128,7 +113,6 @@ class SharedWork(TableWriter):
             raise
 
     def _widen(self, what: What, at: str) -> None:
-        """Add the table's columns to an existing target."""
         tables, spark = self._format, self._spark
         there = {field.name: field.dataType.json() for field in spark.table(at).schema.fields}
         called = {name.lower(): name for name in there}
@@ -211,11 +195,9 @@ class SharedWork(TableWriter):
         return rows.append_column(self._place.column, source)
 
     def view(self, frame: DataFrame) -> dict[str, str]:
-        """Create SQL's view of ``frame``; return its columns, with the source column."""
         return super().view(self._ordered(frame))
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the columns of a frame in SQL, and the source column."""
         own = {self._place.column: literal(self._place.source, "string")}
         return {**super().values(names), **own}
 

@@ -256,7 +256,6 @@ def _with_older_values(
 
 
 def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
-    """Return ``table`` with columns renamed by ``changed``."""
     if not changed:
         return table
 

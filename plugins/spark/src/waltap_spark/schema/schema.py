@@ -100,9 +100,28 @@ def common_type(one: str, other: str) -> str | None:
 def _common(first: Any, second: Any) -> Any:
     if first == second:
         return first
-    if isinstance(first, dict) or isinstance(second, dict):
-        return _common_nested(first, second)
-    return _common_number(first, second) or _common_number(second, first)
+    if isinstance(first, str) and isinstance(second, str):
+        return _common_number(first, second) or _common_number(second, first)
+    if isinstance(first, str) or isinstance(second, str) or first["type"] != second["type"]:
+        return None
+    kind = first["type"]
+    if kind == "array":
+        element = _common(first["elementType"], second["elementType"])
+        made = {"type": "array", "elementType": element, "containsNull": True}
+        return None if element is None else made
+    if kind == "map":
+        value = _common(first["valueType"], second["valueType"])
+        same = first["keyType"] == second["keyType"]
+        made = {**first, "valueType": value, "valueContainsNull": True}
+        return made if same and value is not None else None
+    fields = {field["name"]: field for field in first["fields"]}  # matched by name
+    for field in second["fields"]:
+        had = fields.get(field["name"], field)
+        common = _common(had["type"], field["type"])
+        if common is None:
+            return None
+        fields[field["name"]] = {**had, "type": common, "nullable": True}
+    return {"type": "struct", "fields": list(fields.values())}
 
 
 def _common_number(first: str, second: str) -> str | None:
@@ -125,35 +144,6 @@ def digits_of(kind: str) -> tuple[int, int] | None:
     """Return precision and scale of a decimal type, None for another one."""
     found = _DECIMAL.fullmatch(kind)
     return None if found is None else (int(found[1]), int(found[2]))
-
-
-def _common_nested(first: object, second: object) -> object | None:
-    """Return the common type of two types, one of which is nested.
-
-    Fields are matched by name.
-    """
-    if not (isinstance(first, dict) and isinstance(second, dict)):
-        return None
-    kind = first.get("type")
-    if kind != second.get("type") or kind not in ("array", "map", "struct"):
-        return None
-    if kind == "array":
-        element = _common(first["elementType"], second["elementType"])
-        made = {"type": "array", "elementType": element, "containsNull": True}
-        return None if element is None else made
-    if kind == "map":
-        value = _common(first["valueType"], second["valueType"])
-        same = first["keyType"] == second["keyType"]
-        made = {**first, "valueType": value, "valueContainsNull": True}
-        return made if same and value is not None else None
-    fields = {field["name"]: field for field in first["fields"]}
-    for field in second["fields"]:
-        had = fields.get(field["name"], field)
-        common = _common(had["type"], field["type"])
-        if common is None:
-            return None
-        fields[field["name"]] = {**had, "type": common, "nullable": True}
-    return {"type": "struct", "fields": list(fields.values())}
 
 
 def type_text(kind: object) -> str:
@@ -181,7 +171,7 @@ _SQL: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long":
 
 
 FAMILIES: Final = {
-    **dict.fromkeys(("byte", "short", "integer", "long", "float", "double", "boolean"), "number"),
+    **dict.fromkeys((*_INTEGERS, "float", "double", "boolean", "decimal"), "number"),
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "time"),
 }
 """Spark's types that may be cast into each other."""
@@ -230,13 +220,8 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
 def _castable(has: Any, wanted: Any) -> bool:
     if isinstance(has, Mapping) or isinstance(wanted, Mapping):
         return bool(wanted == "string")
-    return "string" in {has, wanted} or _family(has) == _family(wanted) != ""
-
-
-def _family(kind: str) -> str:
-    if kind.startswith("decimal"):
-        return "number"
-    return FAMILIES.get(kind, "")
+    one, other = (FAMILIES.get(kind.partition("(")[0], "") for kind in (has, wanted))
+    return "string" in {has, wanted} or one == other != ""
 
 
 def _type(kind: Any) -> "DataType":

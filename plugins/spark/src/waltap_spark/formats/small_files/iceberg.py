@@ -182,7 +182,6 @@ class IcebergTable:
         return self.schema is not None and self._metadata.total("files-size") <= SMALL_TABLE
 
     def stored(self, rows: pa.Table) -> pa.Table | None:
-        """Return ``rows`` as in files; None if Spark must write them."""
         if self.schema is None:
             return None
         for number, field in enumerate(rows.schema):
@@ -442,7 +441,6 @@ def _columns(schema: bytes) -> tuple[int, pa.Schema | None]:
 
 
 def _ids(kind: pa.DataType) -> tuple[object, ...]:
-    """Return the ids of a type's fields, and of theirs."""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     return tuple(((field.metadata or {}).get(ID), _ids(field.type)) for field in fields)
 
