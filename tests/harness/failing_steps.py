@@ -17,8 +17,8 @@ PEOPLE = relation("public.people", [("id", "int4"), ("name", "text"), ("note", "
 
 def merging_alone(patch: pytest.MonkeyPatch, rig: Rig) -> None:
     """Have Spark write changed rows, and by MERGE."""
-    patch.setattr(rig.applier._format, "replacer", lambda _spark, **_how: None)
-    patch.setattr(rig.applier._format, "replacing", lambda *_of: None)
+    patch.setattr(rig.applier.format, "replacer", lambda _spark, **_how: None)
+    patch.setattr(rig.applier.format, "replacing", lambda *_of: None)
 
 
 def steps_that_fail_are_taken_once(rig: Rig) -> None:
@@ -42,11 +42,11 @@ def upkeep_that_fails_takes_nothing_back(rig: Rig) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "COMPACT_STEPS", 1)
         patch.setattr(merging, "VACUUM_S", 0.0)
-        patch.setattr(rig.applier._format, "has_few_files", lambda _target: False)
+        patch.setattr(rig.applier.format, "has_few_files", lambda _target: False)
         tried = []
         for name in ("compact_files", "vacuum"):
             patch.setattr(
-                rig.applier._format, name, lambda *_of, name=name: _fails(tried.append(name))
+                rig.applier.format, name, lambda *_of, name=name: _fails(tried.append(name))
             )
         rig.db.insert(PEOPLE, ["1", "a", "n"], ["2", "b", "m"])
         rig.follow()

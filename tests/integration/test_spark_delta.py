@@ -266,7 +266,7 @@ def test_a_try_that_fails_early_forgets_no_step_of_those_before(rig, monkeypatch
     if not dies:
         both_change(rig, "4")
     with monkeypatch.context() as patch:
-        patch.setattr(rig.applier._format, "commits", away)
+        patch.setattr(rig.applier.format, "commits", away)
         rig.apply()
     assert "is away" in rig.output.table("people").failed
     both_change(rig, "5")
@@ -299,7 +299,7 @@ def test_a_version_that_is_gone_is_reported_with_a_code(rig):
     assert table.stored_table.targets
     target = msgspec.structs.replace(table.stored_table.targets["current"], version=99)
     with pytest.raises(VersionGone, match="no longer has version 99"):
-        rig.applier._format.at_version(rig.spark, target)
+        rig.applier.format.at_version(rig.spark, target)
     tables = LiveTables(rig.spark, rig.output)
     with pytest.raises(VersionGone, match="was not applied yet"):
         tables.at(rig.db.lsn + 1_000_000)

@@ -138,7 +138,7 @@ def streamed(rig: Rig, target: TargetTable, folder: Path) -> list[int]:
 
 def test_every_type_reads_back_as_spark_wrote_it_and_no_row_is_skipped(rig):
     """A file of each row, so that statistics of one row decide, and one of all rows."""
-    form, rows = rig.applier._format, many()
+    form, rows = rig.applier.format, many()
     ours, theirs = made(rig, "ours", listed()), made(rig, "theirs", listed())
     frame = rig.spark.createDataFrame(rows, rig.spark.table(ours.at).schema)
     for part in (rows, *(rows.slice(n, 1) for n in range(rows.num_rows))):
@@ -214,7 +214,7 @@ def test_a_table_with_other_properties_or_columns_is_written_by_spark(rig):
     rows = pa.table({"id": pa.array([1], pa.int32())})
 
     def is_written_here(name: str, *given: str) -> bool:
-        return rig.applier._format.write_here(
+        return rig.applier.format.write_here(
             rig.spark, made(rig, name, *given), rows, replaces=False
         )
 
@@ -224,7 +224,7 @@ def test_a_table_with_other_properties_or_columns_is_written_by_spark(rig):
 
 
 def test_rows_of_another_type_or_with_other_columns_are_written_by_spark(rig):
-    target, form = made(rig, "t", "id int, v string"), rig.applier._format
+    target, form = made(rig, "t", "id int, v string"), rig.applier.format
     assert not form.write_here(
         rig.spark, target, pa.table({"id": pa.array([1], pa.int64())}), replaces=False
     )

@@ -303,7 +303,7 @@ def test_small_files_are_joined_and_a_stream_reads_each_change_once(rig, tmp_pat
 def test_only_a_table_that_the_driver_did_not_write_last_is_compacted_by_spark(rig, monkeypatch):
     compacted: list[str] = []
     monkeypatch.setattr(merging, "COMPACT_STEPS", 2)
-    form = rig.applier._format
+    form = rig.applier.format
     monkeypatch.setattr(form, "compact_files", lambda _spark, at: compacted.append(at))
     left(rig)
     rig.update(LEFT, ["0"], amount="5")
@@ -328,7 +328,7 @@ def typed(rig) -> TargetTable:
 
 
 def test_rows_of_spark_are_the_same_in_a_file_that_is_written_again(rig, typed):
-    form, gone = rig.applier._format, pa.array([True])
+    form, gone = rig.applier.format, pa.array([True])
     texts = [f"cast(`{name.replace('`', '``')}` as string)" for name in COLUMNS]
 
     def rows() -> list[tuple[Any, ...]]:
@@ -371,7 +371,7 @@ def test_what_the_driver_does_not_replace(rig, monkeypatch):
 
     def replaces(key: str, rows: pa.Table | None = gone) -> bool:
         target = TargetTable(at=at, version=1)
-        return rig.applier._format.replacing(rig.spark, target, [key], lambda: rows) is not None
+        return rig.applier.format.replacing(rig.spark, target, [key], lambda: rows) is not None
 
     assert replaces("id")
     assert not replaces("far"), "two zeros are one key"

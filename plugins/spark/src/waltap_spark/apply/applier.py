@@ -159,7 +159,7 @@ class OutputApplier:
         self._external_snapshots = ExternalSnapshots(changelog, table_splits, output)
         self._options = options or ApplyOptions()
         self._choice = choice or FormatChoice()
-        self._format = self._choice.factory(self._context(output))
+        self.format = self._choice.factory(self._context(output))
         self._compaction: CompactionWorker | None = None
         # Compaction results that the next commit will name.
         self._compacted: list[CompactionResult] = []
@@ -167,17 +167,13 @@ class OutputApplier:
         # Position of a commit that was started and not finished.
         self._pending_intent: LogPosition | None = None
         self._retries = TableRetries()
-        self._idle_tables = IdleTables(self._format)
+        self._idle_tables = IdleTables(self.format)
         self._requests = ResumeRequests(output)
         # Tables of the last commit by the names that the present one gives them.
         self._named: Mapping[str, TableState] | None = None
         # One Spark session for each table that is applied in parallel.
         self._sessions: SimpleQueue[SizedSession] = SimpleQueue()
         self._parallel = max(1, self._options.parallel)
-
-    @property
-    def format(self) -> TableFormat:
-        return self._format
 
     @property
     def location(self) -> str:
@@ -198,7 +194,7 @@ class OutputApplier:
             state, format=self._choice.name, format_values=self._choice.values
         )
         # only a format that writes in place leaves steps of an unfinished commit
-        begun = self._output.begun(state) if self._format.writes_in_place else None
+        begun = self._output.begun(state) if self.format.writes_in_place else None
         if begun is not None:
             self._pending_intent = begun.log_position
         self.state = state
@@ -208,7 +204,7 @@ class OutputApplier:
         if self._compaction is not None:
             self._compaction.stop()
         self._compaction, self._compacted = None, []
-        if not self._format.writes_in_place:
+        if not self.format.writes_in_place:
             self._compaction = self._make_compaction_worker()
             self._compaction.wake(state)
         if self._sessions.empty():
@@ -292,7 +288,7 @@ class OutputApplier:
         wanted = {table.name: table for table in asked.values()}
         before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **wanted})
         moves = find_renames(manifests, before.tables)
-        tables = moves.applied(before.tables, in_place=self._format.writes_in_place)
+        tables = moves.applied(before.tables, in_place=self.format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
         idle_names = list(idle)
         if moves.renamed:
@@ -302,7 +298,7 @@ class OutputApplier:
         log_position = manifests[-1].log_position if manifests else before.log_position
         plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
         self._external_snapshots.plan(manifests, plans)
-        if self._format.writes_in_place:
+        if self.format.writes_in_place:
             before = self._intended(before, log_position, moves, repeats=repeats)
         commit = CommitContext(
             spark=self._spark,
@@ -318,7 +314,7 @@ class OutputApplier:
             changelog=self._log,
             output=self._output,
             options=self._options,
-            format=self._format,
+            format=self.format,
             called=whereabouts(before.tables),
             at_us=at_us,
             reach=reach,
@@ -330,7 +326,7 @@ class OutputApplier:
         try:
             applied = self._attempts(attempt, plans, before)
             tables = before.tables | {table.name: table for table, _error in applied}
-            tables |= self._format.aligned(self._spark, tables, [*plans, *idle_names])
+            tables |= self.format.aligned(self._spark, tables, [*plans, *idle_names])
         except Exception:
             self._output.delete_orphans(commit.given)
             raise
@@ -360,7 +356,7 @@ class OutputApplier:
 
     def _clean_up(self, maintained: Mapping[str, TableState]) -> None:
         """Do a commit's work for which no table waits."""
-        each_in_one(self._sessions, self._format.afterwards(), self._parallel)
+        each_in_one(self._sessions, self.format.afterwards(), self._parallel)
         if self._compaction is not None:
             self._compaction.handled(maintained)
             self._compaction.wake(self.state)
@@ -370,7 +366,7 @@ class OutputApplier:
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
     ) -> OutputState:
         self._output.collect(self._options.retention_s)
-        if self._format.writes_in_place:
+        if self.format.writes_in_place:
             state = noted(self._output, state, last, renamed)
         else:
             # Commits do not repeat it.
@@ -397,7 +393,7 @@ class OutputApplier:
         moving = () if begun is None else begun.moves
         if begun is None and moves.renamed:
             after = [tables[name] for name in moves.names(moves.renamed)]
-            moving = self._format.moves(self._spark, after)
+            moving = self.format.moves(self._spark, after)
         # written before the first step: a crash must not lose how far the steps go
         self._output.intend(
             CommitIntent(
@@ -410,7 +406,7 @@ class OutputApplier:
         self._pending_intent = log_position
         if not moving:
             return before
-        moved = self._format.rename_targets(self._spark, tables, moving)
+        moved = self.format.rename_targets(self._spark, tables, moving)
         return msgspec.structs.replace(before, tables={**tables, **moved})
 
     def _maintained(self) -> dict[str, TableState]:
@@ -439,7 +435,7 @@ class OutputApplier:
             table = self.state.tables.get(request.table)
             if table is None or not table.failed:
                 log.info("%s is not suspended", request.table)
-            elif request.how == "anew" and self._format.writes_in_place:
+            elif request.how == "anew" and self.format.writes_in_place:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
             else:
                 asked[path] = resumed(table, request.how)
@@ -479,7 +475,7 @@ class OutputApplier:
         In a format that writes in place, groups end where they ended in earlier tries. The retry
         then finds the steps that those tries wrote.
         """
-        again = table.attempts if self._format.writes_in_place else ()
+        again = table.attempts if self.format.writes_in_place else ()
         own = schema, name = table.schema, table.table
         routes = dict.fromkeys(table.waits, own) if table.waits else None
         found = TableTask(schema, name, staged=list(table.staged))
@@ -549,13 +545,13 @@ class OutputApplier:
         """Return about how many rows ``found`` has and meets, None if unknown."""
         if found.rows is None or all(meets_none(table, group) for group in found.groups):
             return found.rows
-        there = self._format.estimated_rows(session, table)
+        there = self.format.estimated_rows(session, table)
         return None if there is None else there + found.rows
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:
         """Return a table of which nothing is stored yet."""
         name, place = (found.schema, found.table), None
-        if self._format.writes_in_place:
+        if self.format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
         return TableState(
             schema=found.schema,

@@ -8,12 +8,14 @@ by the change log's code, so they equal rows of a segment.
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import pyarrow as pa
-from pyspark import Accumulator, AccumulatorParam, Broadcast
+from pyspark import Accumulator, Broadcast
+from pyspark.accumulators import AddingAccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -40,7 +42,7 @@ class ChunkRows:
     """
 
     rows: DataFrame
-    _nulls: Accumulator[frozenset[str]]
+    _nulls: Accumulator[Counter[str]]
 
     def nulls(self) -> tuple[str, ...]:
         """Return the reports of the tasks so far, each once."""
@@ -71,9 +73,7 @@ def chunk_rows(
     tasks = min(chunks.count, max(TASKS_EACH * slots, -(-chunks.count // CHUNKS_EACH)))
     # each worker fetches the chunks once, not with every task
     given = context.broadcast(chunks.pickled)
-    nulls = context.accumulator(
-        frozenset[str](), cast("AccumulatorParam[frozenset[str]]", _TextAccumulator())
-    )
+    nulls = context.accumulator(Counter[str](), AddingAccumulatorParam(Counter[str]()))
     reading = _reader(given, nulls, carried.json())
     try:
         rows = spark.range(0, chunks.count, 1, tasks).mapInArrow(reading, carried)
@@ -88,26 +88,14 @@ def chunk_struct(types: dict[str, str]) -> StructType:
     return type(struct)([field for field in struct if field.name != "_epoch"])
 
 
-class _TextAccumulator:
-    """Merges the texts of tasks, each once."""
-
-    def zero(self, _value: frozenset[str]) -> frozenset[str]:
-        """Return the empty set that each task starts with."""
-        return frozenset()
-
-    def addInPlace(self, one: frozenset[str], other: frozenset[str]) -> frozenset[str]:  # noqa: N802 - Spark's
-        """Return the union of both sets."""
-        return one | other
-
-
 def _reader(
-    given: Broadcast[bytes], nulls: Accumulator[frozenset[str]], struct: str
+    given: Broadcast[bytes], nulls: Accumulator[Counter[str]], struct: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         if numbers:
             yield from read_chunks(
-                given.value, numbers, struct, lambda text: nulls.add(frozenset((text,)))
+                given.value, numbers, struct, lambda text: nulls.add(Counter((text,)))
             )
 
     return read

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ColumnNameTaken
-from waltap_spark.apply.damage import damage, require_sizes
+from waltap_spark.apply.damage import damage
 from waltap_spark.apply.external_snapshots import ExternalSnapshots
 from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
 from waltap_spark.compact.resolve import spared
@@ -34,7 +34,7 @@ from waltap_spark.planning.column_identity import (
     spare_names,
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
-from waltap_spark.planning.redelivery import lacks_values, leave_out_known, may_repeat
+from waltap_spark.planning.redelivery import lacks_values, may_repeat, remaining_rows
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
 from waltap_spark.session.failures import OF_ONE
 from waltap_spark.state.modes import mode_errors, of_rules
@@ -80,7 +80,7 @@ class CommitAttempt:
                 raise
             except Exception as error:
                 # a damaged segment fails Spark with many errors; name the segment instead
-                wrong = damage(self.changelog.store, group)
+                wrong = damage(self.changelog.store, group, whole=True)
                 if wrong is not None:
                     raise wrong from error
                 raise
@@ -99,8 +99,9 @@ class CommitAttempt:
         another = another_table(table, group)
         self._require_fit(table, group)
         # this process reads small groups, and checks their number of rows
-        if not is_small(group):
-            require_sizes(self.changelog.store, group)
+        wrong = None if is_small(group) else damage(self.changelog.store, group, whole=False)
+        if wrong is not None:
+            raise wrong
         again = may_repeat(table, group, self.reach)
         if again and table.mode.history:
             self._leave_out_known(commit, table, group, all_or_none=another)
@@ -187,17 +188,14 @@ class CommitAttempt:
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
         self._make_readable(commit, table, group)
-
-        def write(remaining: DataFrame) -> str:
-            path = self.output.uri(commit.path(table, "changes"))
-            remaining.write.mode("overwrite").parquet(path)
-            group.called = {}
-            return path
-
         types = table.file_schemas.get(group.fingerprint)
         rows = logged(commit.spark, self.changelog.store, group, types)
         history = self.format.read(commit.spark, table, "changes")
-        leave_out_known(group, rows, history, write, all_or_none=all_or_none)
+        remaining = remaining_rows(group, rows, history, all_or_none=all_or_none)
+        if remaining is not None:
+            path = self.output.uri(commit.path(table, "changes"))
+            remaining.write.mode("overwrite").parquet(path)
+            group.called, group.converted = {}, [path]
 
     def _require_fit(self, table: TableState, group: SegmentGroup) -> None:
         """Check that the output can hold the group's table.

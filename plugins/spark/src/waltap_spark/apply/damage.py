@@ -29,31 +29,21 @@ from waltap_spark.planning.plan import SegmentGroup
 ROWS: Final = 65_536
 
 
-def require_sizes(store: FileStore, group: SegmentGroup) -> None:
-    """Check the segment sizes of ``group`` against the manifest.
-
-    Each segment costs one request to the store.
-
-    Raises: SegmentDamaged, FilesUnavailable.
-    """
-    for path, segment in group.segments.items():
-        wrong = _wrong_size(store, path, segment.bytes)
-        if wrong:
-            raise _error(store, path, wrong)
-
-
-def damage(store: FileStore, group: SegmentGroup) -> SinkError | None:
+def damage(store: FileStore, group: SegmentGroup, *, whole: bool) -> SinkError | None:
     """Return the damage of the first damaged segment of ``group``.
 
-    It reads whole segments, so callers use it only after a failure. None means that all segments
-    are readable.
+    The segments' sizes cost one request each. ``whole`` reads them, too, so callers use it only
+    after a failure.
 
     Raises: FilesUnavailable, where the log cannot be reached at all.
     """
     for path, segment in group.segments.items():
-        wrong = _wrong_size(store, path, segment.bytes) or _unreadable(store, path, segment.rows)
+        wrong = _wrong_size(store, path, segment.bytes)
+        if whole and not wrong:
+            wrong = _unreadable(store, path, segment.rows)
         if wrong:
-            return _error(store, path, wrong)
+            text = f"segment {path} {wrong}"
+            return SegmentDamaged(text, path=store.uri(path), segment=path)
     return None
 
 
@@ -74,10 +64,6 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
         cause = error.__cause__ or error
         return f"cannot be read: {' '.join(str(cause).split())}"
     return f"has {found} rows, and should have {rows}" if rows != found else ""
-
-
-def _error(store: FileStore, path: str, wrong: str) -> SinkError:
-    return SegmentDamaged(f"segment {path} {wrong}", path=store.uri(path), segment=path)
 
 
 def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[SegmentGroup]:

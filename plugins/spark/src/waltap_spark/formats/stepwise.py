@@ -47,13 +47,6 @@ ROWS: Final = "rows"
 SIGN: Final = "sign"
 
 
-# Delta keeps the note in the commit's ``userMetadata``, Iceberg in the snapshot's summary. Two fields
-# have other names there than here:
-#
-# - ``mark`` is `log_position`,
-# - ``stands`` is `named_version`.
-
-
 class CommitNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The note in a commit: its output, step, and table.
 

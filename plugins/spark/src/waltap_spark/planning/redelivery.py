@@ -13,7 +13,7 @@ earlier epoch. That is one Spark job, or two, for each group of changes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -76,18 +76,13 @@ def lacks_values(table: TableState, group: SegmentGroup) -> bool:
     return bool((group.key_changes and group.unchanged) or not has.issuperset(table.source_columns))
 
 
-def leave_out_known(
-    group: SegmentGroup,
-    rows: DataFrame,
-    history: DataFrame,
-    write: Callable[[DataFrame], str],
-    *,
-    all_or_none: bool = False,
-) -> None:
+def remaining_rows(
+    group: SegmentGroup, rows: DataFrame, history: DataFrame, *, all_or_none: bool
+) -> DataFrame | None:
     """Leave out changes that ``history`` has from an earlier epoch.
 
-    ``rows`` are the rows of ``group``. ``write`` stores the remaining rows and returns their path,
-    unless all rows remain. ``all_or_none``: leave out all rows or none.
+    ``rows`` are the rows of ``group``. Return those that remain, None for all rows or none.
+    ``all_or_none``: leave out all rows or none.
     """
     assert group.span is not None
     low, high = group.span
@@ -105,7 +100,6 @@ def leave_out_known(
     stay = sum(counts.values())
     # Nothing is repeated: the segments themselves are read, without a copy.
     if stay == group.rows or (all_or_none and stay):
-        return
+        return None
     group.rows, group.operations = stay, Counter(counts)
-    if stay:
-        group.converted = [write(remaining)]
+    return remaining if stay else None

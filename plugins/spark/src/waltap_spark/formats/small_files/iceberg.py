@@ -184,10 +184,9 @@ class IcebergTable:
     def stored(self, rows: pa.Table) -> pa.Table | None:
         if self.schema is None:
             return None
-        for number, field in enumerate(rows.schema):
-            if field.type in (pa.int8(), pa.int16()):
-                rows = rows.set_column(number, field.name, rows.column(number).cast(pa.int32()))
-        return self.schema.physical_rows(rows)
+        small = (pa.int8(), pa.int16())
+        fields = [f.with_type(pa.int32()) if f.type in small else f for f in rows.schema]
+        return self.schema.physical_rows(rows.cast(pa.schema(fields)))
 
     def written(self, rows: pa.Table) -> DataFile:
         """Write ``rows`` as a file, which no version has yet."""
