@@ -152,9 +152,8 @@ class CompactionWorker:
             return self._maintain(patient=patient)
 
     def _maintain(self, *, patient: bool) -> bool:
-        state = self._state
-        worked = False
-        for table in () if state is None else tuple(state.tables.values()):
+        state, worked = self._state, False
+        for table in () if state is None else state.tables.values():
             if self._ends.is_set():
                 break
             if table.failed or self._seen.get(table.name) is table or table.name in self._waiting:

@@ -22,7 +22,14 @@ from waltap_spark.schema.expression import (
     temp,
     unchanged_as,
 )
-from waltap_spark.schema.schema import LOG_FIELDS, common_type, fitted, floating, struct_of
+from waltap_spark.schema.schema import (
+    LOG_FIELDS,
+    common_type,
+    fitted,
+    fitted_to,
+    floating,
+    struct_of,
+)
 from waltap_spark.state.output import TableState
 
 # Whether a key has a row after changes. `waltap_spark.compact.net_changes` has the same rule and its
@@ -131,16 +138,11 @@ def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str])
     Columns in ``columns`` get the types there. Columns that the server generates are left out.
     """
     assert table.place is not None
-    return frame.select(
-        *(
-            fitted(column_of(name), table.columns[name], columns[name]).alias(name)
-            if columns.get(name, "") != table.columns.get(name, "")
-            else column_of(name)
-            for name in frame.columns
-            if name not in table.hidden
-        ),
-        F.lit(table.place.source).alias(table.place.column),
-    )
+    own = {
+        each.name: each.dataType.json() for each in frame.schema if each.name not in table.hidden
+    }
+    alike = fitted_to(frame, {name: columns.get(name, kind) for name, kind in own.items()})
+    return alike.withColumn(table.place.column, F.lit(table.place.source))
 
 
 def after_last_truncate(rows: DataFrame) -> DataFrame:

@@ -27,7 +27,7 @@ from waltap_spark.compact.compaction import copies, distinguishing
 from waltap_spark.config.shared_targets import sharers
 from waltap_spark.config.targets import HISTORY, OF_HISTORY, FileLayout, named, refuse_alike
 from waltap_spark.errors import FormatError, NameTaken, first_words
-from waltap_spark.formats.shared import SharedWork, fitted_to, together
+from waltap_spark.formats.shared import SharedWork, together
 from waltap_spark.formats.stepwise import (
     ROWS,
     SIGN,
@@ -53,7 +53,7 @@ from waltap_spark.schema.expression import (
     temp,
     within_catalogue,
 )
-from waltap_spark.schema.schema import LOG_FIELDS, struct_of
+from waltap_spark.schema.schema import LOG_FIELDS, fitted_to, struct_of
 from waltap_spark.state.output import TableState, TargetMove, TargetTable
 from waltap_spark.state.version_maps import name_now
 
@@ -247,14 +247,9 @@ class MergingFormat(StepwiseFormat):
         there = {field.name: field.dataType.json() for field in frame.schema.fields}
         if there == own and list(there) == list(own):
             return frame
-        kinds = {field.name: field.dataType for field in struct_of(own).fields}
-        columns = []
-        for name in [*(n for n in own if n in there), *(n for n in there if n not in own)]:
-            column = column_of(name)
-            if name in own and there[name] != own[name] and there[name] == self.stored(own[name]):
-                column = column.cast(kinds[name])
-            columns.append(column.alias(name))
-        return frame.select(*columns)
+        names = [*(n for n in own if n in there), *(n for n in there if n not in own)]
+        is_ours = {n: n in own and there[n] == self.stored(own[n]) for n in names}
+        return fitted_to(frame, {n: own[n] if is_ours[n] else there[n] for n in names})
 
     def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`).

@@ -13,7 +13,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
@@ -23,7 +22,7 @@ from waltap_spark.formats.work import TableWriter, inserted, literal, of, select
 from waltap_spark.schema.expression import column_of, quoted, temp
 from waltap_spark.schema.schema import (
     common_type,
-    fitted,
+    fitted_to,
     new_fields,
     same_type,
     sql_type,
@@ -62,19 +61,6 @@ def together(
         own = [each.place.source for each in parts if each.place is not None]
         frames.append(fitted_to(frame.where(column_of(place.column).isin(own)), wanted))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
-
-
-def fitted_to(frame: DataFrame, wanted: Mapping[str, str]) -> DataFrame:
-    """Return ``frame`` with the columns ``wanted``; missing ones are null."""
-    kinds = {field.name: field.dataType for field in struct_of(wanted).fields}
-    there = {field.name: field.dataType.json() for field in frame.schema.fields}
-    columns = []
-    for name, kind in kinds.items():
-        column = F.lit(None).cast(kind)
-        if name in there:
-            column = fitted(column_of(name), there[name], wanted[name])
-        columns.append(column.alias(name))
-    return frame.select(*columns)
 
 
 class SharedWork(TableWriter):

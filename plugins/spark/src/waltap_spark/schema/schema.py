@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from waltap_spark.schema.expression import quoted
+from waltap_spark.schema.expression import column_of, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 
@@ -215,6 +215,20 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
     ]
     # A null struct must stay null, not become a struct of nulls.
     return F.when(column.isNotNull(), F.struct(*fields))
+
+
+def fitted_to(frame: "DataFrame", wanted: Mapping[str, str]) -> "DataFrame":
+    """Return ``frame`` with the columns ``wanted``; missing ones are null."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    there = {field.name: field.dataType.json() for field in frame.schema.fields}
+    columns = (
+        fitted(column_of(name), there[name], kind)
+        if name in there
+        else F.lit(None).cast(_type(json.loads(kind)))
+        for name, kind in wanted.items()
+    )
+    return frame.select(*(each.alias(name) for name, each in zip(wanted, columns, strict=True)))
 
 
 def _castable(has: Any, wanted: Any) -> bool:
