@@ -1,6 +1,7 @@
 """What manifests mean for a table, how many one commit takes, and when a table is looked at or tried again."""
 
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -256,7 +257,7 @@ def test_a_process_gets_what_is_written_to_it_whole_and_learns_of_the_end(tmp_pa
         with pytest.raises(LookupError):
             inbox.of("one")
     assert found[ITEMS.oid].count == 2
-    terms, read = found[ITEMS.oid].unpacked()
+    terms, read = pickle.loads(found[ITEMS.oid].pickled)
     assert terms.described.columns == ITEMS.columns
     assert [chunk.index for chunk in read] == [0, 1]
 

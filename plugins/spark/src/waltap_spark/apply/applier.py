@@ -290,10 +290,8 @@ class OutputApplier:
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self.format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
-        idle_names = list(idle)
-        if moves.renamed:
-            due, idle_names = moves.names(due), moves.names(idle)
-            moves.report()
+        due, idle_names = moves.names(due), moves.names(idle)
+        moves.report()
         number = before.number + 1
         log_position = manifests[-1].log_position if manifests else before.log_position
         plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
@@ -502,8 +500,7 @@ class OutputApplier:
             place = self._options.places.of(table.schema, table.table)
             table = msgspec.structs.replace(table, place=place)
             mode = self._options.modes.of(table.target_name)
-            if mode != table.mode:
-                table = msgspec.structs.replace(table, mode=mode)
+            table = msgspec.structs.replace(table, mode=mode)
         apply_added_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:

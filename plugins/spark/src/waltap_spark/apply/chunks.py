@@ -7,6 +7,7 @@ by the change log's code, so they equal rows of a segment.
 """
 
 import contextlib
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from pyspark.accumulators import AddingAccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from waltap_spark.apply.snapshot_splits import AssignedSplits
+from waltap.ports.snapshot.chunk_source import SnapshotChunk
+from waltap_spark.apply.snapshot_splits import AssignedSplits, RowTerms
 from waltap_spark.schema.expression import quoted
 from waltap_spark.schema.schema import arrow_schema, log_struct
 
@@ -119,7 +121,8 @@ def read_chunks(
     from waltap_sinks.changelog.table_version import TableVersion
 
     schema = arrow_schema(StructType.fromJson(json.loads(struct)))
-    terms, chunks = AssignedSplits(count=0, pickled=pickled).unpacked()
+    given: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(pickled)  # noqa: S301 - our engine's
+    terms, chunks = given
     context = terms.context(TypeRegistry(Host().types, terms.options))
     buffer: TableBuffer | None = None
     for number in numbers:

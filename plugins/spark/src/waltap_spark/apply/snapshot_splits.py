@@ -42,18 +42,6 @@ class RowTerms:
     capture: CaptureProperties | None
     options: TypeOptions
 
-    @classmethod
-    def of(cls, relation: Relation, context: SinkContext) -> "RowTerms":
-        if context.types is None:
-            raise WaltapError("the Spark sink was made without a type mapper")
-        described = context.events.describe(relation)
-        return cls(
-            described=described,
-            identity=None if context.identity is None else context.identity(described),
-            capture=None if context.capture is None else context.capture.properties,
-            options=context.types.options,
-        )
-
     def context(self, types: "TypeMapper") -> SinkContext:
         """Return a context for this table alone."""
         identity = self.identity
@@ -77,12 +65,16 @@ class AssignedSplits:
     @classmethod
     def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "AssignedSplits":
         """Return the ``chunks`` of one table as a message."""
-        terms = RowTerms.of(chunks[0].relation, context)
+        if context.types is None:
+            raise WaltapError("the Spark sink was made without a type mapper")
+        described = context.events.describe(chunks[0].relation)
+        terms = RowTerms(
+            described=described,
+            identity=None if context.identity is None else context.identity(described),
+            capture=None if context.capture is None else context.capture.properties,
+            options=context.types.options,
+        )
         return cls(count=len(chunks), pickled=pickle.dumps((terms, list(chunks))))
-
-    def unpacked(self) -> tuple[RowTerms, list[SnapshotChunk]]:
-        found: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(self.pickled)  # noqa: S301 - our engine's
-        return found
 
 
 # Chunks by the table's number in the source (OID).

@@ -261,7 +261,9 @@ class MergingFormat(StepwiseFormat):
         if not targets:
             return table
         steps, now = sum(target.step for target in targets.values()), time.time()
-        if self._is_due(table, steps) and not self.is_awaited(table):
+        compacted = table.stored_table.compacted
+        later = 0 if compacted else crc32(table.name.encode()) % COMPACT_STEPS
+        if steps - compacted >= COMPACT_STEPS + later and not self.is_awaited(table):
             targets = {w: self._compacted(commit, table, each) for w, each in targets.items()}
             table = table.with_storage(compacted=steps, targets=targets)
         # a clock that was ahead must not end it until then
@@ -270,11 +272,6 @@ class MergingFormat(StepwiseFormat):
         if vacuumed:
             self._cluttered[table.name] = [target.at for target in targets.values()]
         return table.with_storage(vacuumed=now)
-
-    def _is_due(self, table: TableState, steps: int) -> bool:
-        compacted = table.stored_table.compacted
-        later = 0 if compacted else crc32(table.name.encode()) % COMPACT_STEPS
-        return steps - compacted >= COMPACT_STEPS + later
 
     def _compacted(
         self, commit: CommitContext, table: TableState, target: TargetTable
