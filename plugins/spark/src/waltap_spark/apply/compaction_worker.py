@@ -90,17 +90,8 @@ def grafted(now: TableState, result: CompactionResult) -> TableState | None:
     return msgspec.structs.replace(now, base=base, pending=pending, changes=changes)
 
 
-def _own(session: SparkSession) -> None:
-    """Give this thread's jobs in ``session`` a pool of their own."""
-    with contextlib.suppress(PySparkAttributeError):  # Spark Connect: the server decides
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
-
-
 class CompactionWorker:
-    """Compacts the tables of one output, in a thread or by `maintain`.
-
-    It needs its own ``tables`` and ``output``, which the commit thread must not use.
-    """
+    """Compacts the tables of one output, in a thread or by `maintain`."""
 
     def __init__(
         self, session: Callable[[], SparkSession], output: SparkOutput, tables: TableFormat
@@ -133,10 +124,7 @@ class CompactionWorker:
         return [self._done.get() for _each in range(self._done.qsize())]
 
     def handled(self, names: Iterable[str]) -> None:
-        """Record that the results for tables ``names`` were handled.
-
-        They were committed or discarded; the tables may be compacted again.
-        """
+        """Record that the results for tables ``names`` were committed or discarded."""
         for name in names:
             self._waiting.discard(name)
             self._seen.pop(name, None)
@@ -179,8 +167,12 @@ class CompactionWorker:
         if self._session is None:
             self._session = SizedSession(self._make_session())
             if threading.current_thread() is self._thread:
-                _own(self._session.session)
-                make_active(self._session.session)
+                session = self._session.session
+                with contextlib.suppress(
+                    PySparkAttributeError
+                ):  # Spark Connect: the server decides
+                    session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+                make_active(session)
         commit = CommitContext(
             spark=self._session.suit(table.stored_rows),
             number=state.number,
@@ -216,10 +208,7 @@ class CompactionWorker:
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """Cancel the running compaction and wait for the thread.
-
-        The next start removes files that no commit names.
-        """
+        """Cancel the running compaction and wait for the thread."""
         self._ends.set()
         self._wake.set()
         limit = time.monotonic() + patience_s

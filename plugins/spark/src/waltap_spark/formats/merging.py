@@ -428,7 +428,8 @@ class MergingFormat(StepwiseFormat):
                 if self.commits(commit.spark, target) != []:
                     targets[what] = self.newest(commit.spark, table, target)
                 continue
-            if not self.others(commit.spark, target):
+            foreign = (each.note for each in self._foreign(commit.spark, target))
+            if all(note is None or note.kind == SIGN for note in foreign):
                 continue
             note = self.note(commit, table, 0, target, SIGN)
             with self.alone(target.at), self.noted(commit.spark, note):

@@ -116,17 +116,15 @@ class SharedWork(TableWriter):
         for name, has in there.items():
             kind = tables.stored(wanted.get(name, has))
             common = common_type(has, kind)
-            grows = common is not None and (
-                tables.widens(has, tables.stored(common)) or new_fields(has, tables.stored(common))
-            )
-            alike = common is not None and same_type(common, has)
-            if not alike and not grows:
+            if common is not None and same_type(common, has):
+                continue
+            wide = None if common is None else tables.stored(common)
+            if wide is None or not (tables.widens(has, wide) or new_fields(has, wide)):
                 raise SourcesDiffer(
                     f"column {name} of {self.table.name} is {kind}, and {has} in {at}, which cannot "
                     "hold both"
                 )
-            if common is not None and not alike:
-                grown[name] = tables.stored(common)
+            grown[name] = wide
         if new:
             tables.add_columns(spark, at, new)
         for name, kind in grown.items():

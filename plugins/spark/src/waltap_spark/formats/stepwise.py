@@ -334,8 +334,7 @@ class StepwiseFormat(TableFormat):
             taken = self.taken(commit.spark, table, target)
             try:
                 if number not in taken:
-                    since = self._since(table, target) if self._restored else target.since
-                    own = replace(note, since=since)
+                    own = replace(note, since=self._since(table, target))
                     taken = self._written(commit, table, target, own, action)
                 written = taken[number]
                 # Another program may restore an earlier version at any time.
@@ -400,10 +399,6 @@ class StepwiseFormat(TableFormat):
         own = self._identity()
         later = self.commits(spark, target) or ()
         return [each for each in later if each.note is None or each.note.waltap != own]
-
-    def others(self, spark: SparkSession, target: TargetTable) -> bool:
-        """Return whether other outputs wrote since the version of ``target``."""
-        return any(each.note and each.note.kind != SIGN for each in self._foreign(spark, target))
 
     def alone(self, at: str) -> AbstractContextManager[object]:
         """Return the lock of a target that tables share."""
@@ -530,8 +525,6 @@ class StepwiseFormat(TableFormat):
 
     def _since(self, table: TableState, target: TargetTable) -> int | None:
         """Return the version that last restored the table."""
-        if not self._restored:
-            return target.since
         back = self._restored.get((table.owner, target.at), -1)
         return back if back > target.version else target.since
 
