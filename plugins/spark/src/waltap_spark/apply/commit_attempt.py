@@ -3,19 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Final
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog.errors import ColumnNameTaken
 from waltap_spark.apply.damage import damage
 from waltap_spark.apply.external_snapshots import ExternalSnapshots
+from waltap_spark.compact.compaction import of_touched_keys
 from waltap_spark.compact.log_columns import logged, logged_types, with_epoch
-from waltap_spark.compact.resolve import spared
+from waltap_spark.compact.resolve import RetainedKeys
 from waltap_spark.compact.small_sets import is_small, make_readable
 from waltap_spark.config.options import ApplyOptions
 from waltap_spark.config.shared_targets import SharedShapes, require_place
@@ -35,6 +36,7 @@ from waltap_spark.planning.column_identity import (
 )
 from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
 from waltap_spark.planning.redelivery import lacks_values, may_repeat, remaining_rows
+from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
 from waltap_spark.session.failures import OF_ONE
 from waltap_spark.state.modes import mode_errors, of_rules
@@ -166,10 +168,28 @@ class CommitAttempt:
         if group.replaces and not past:
             return self.format.replace(commit, table, brought)
         if group.others and table.mode.deletes != "kept":
-            stays = spared(table, group, brought.frame, store, self.output, commit.path)
-            brought = replace(brought, spared=stays)
+            brought = replace(brought, spared=self._spared(commit, table, group, brought.frame))
         table = self.format.apply(commit, table, brought)
         return msgspec.structs.replace(table, stale=(), widened=()) if brought.truncates else table
+
+    def _spared(
+        self, commit: CommitContext, table: TableState, group: SegmentGroup, rows: DataFrame
+    ) -> RetainedKeys | None:
+        """Return the keys that ``group``, with its ``rows``, must not remove from ``table``.
+
+        None means that the group is the whole snapshot.
+        """
+        others = [each for each in group.others if each.key == group.key]
+        if not others or not group.key:
+            return None
+        frames = []
+        for each in others:
+            types = self._readable_types(commit, table, each)
+            types = {name: types[name] for name in each.key}
+            found = logged(commit.spark, self.changelog.store, each, types)
+            frames.append(found.select(*map(column_of, each.key)))
+        keys = reduce(lambda one, other: one.unionByName(other), frames)
+        return RetainedKeys(of_touched_keys(keys, group.key, rows, [group], "left_anti"), others)
 
     def _with_former_numbers(
         self, commit: CommitContext, table: TableState, group: SegmentGroup

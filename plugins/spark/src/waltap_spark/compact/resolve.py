@@ -7,12 +7,10 @@ starts a Spark job.
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from waltap.base.files.store import FileStore
 from waltap_spark.compact.compaction import (
     after_last_truncate,
     compacted,
@@ -20,13 +18,11 @@ from waltap_spark.compact.compaction import (
     of_touched_keys,
     widened,
 )
-from waltap_spark.compact.log_columns import logged, logged_types
-from waltap_spark.compact.small_sets import make_readable
 from waltap_spark.compact.timeline import fresh, rows_after
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import GONE, column_of
 from waltap_spark.schema.schema import log_struct, struct_of
-from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, TableState
+from waltap_spark.state.output import BasePart, ChangeSet, TableState
 
 
 @dataclass(frozen=True)
@@ -44,34 +40,6 @@ class RetainedKeys:
     ) -> DataFrame:
         """Return rows of ``base`` with these keys, or the others."""
         return of_touched_keys(base, key, self.keys, self.groups, how)
-
-
-def spared(
-    table: TableState,
-    group: SegmentGroup,
-    rows: DataFrame,
-    files: FileStore,
-    output: SparkOutput,
-    path: Callable[[TableState, Literal["changes"]], str],
-) -> RetainedKeys | None:
-    """Return the keys that ``group`` must not remove from ``table``.
-
-    ``rows`` are the group's rows. None means that the group is the whole snapshot. ``path``
-    returns a folder of ``output`` for segments that Spark must have converted.
-    """
-    others = [each for each in group.others if each.key == group.key]
-    if not others or not group.key:
-        return None
-    frames = []
-    for each in others:
-        make_readable(files, output, each, lambda: path(table, "changes"))
-        types = logged_types(rows.sparkSession, files, each)
-        types = {name: types[name] for name in each.key}
-        frames.append(
-            logged(rows.sparkSession, files, each, types).select(*map(column_of, each.key))
-        )
-    keys = reduce(lambda one, other: one.unionByName(other), frames)
-    return RetainedKeys(of_touched_keys(keys, group.key, rows, [group], "left_anti"), others)
 
 
 Uri = Callable[[str], str]

@@ -7,8 +7,6 @@ from waltap_spark.errors import FormatDiffers, FormatUnknown
 from waltap_spark.state.output import OutputState
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from waltap.ports.specs import TableFormatSpec
     from waltap_spark.formats.table_format import TableFormat, TableFormatContext
 
@@ -36,7 +34,19 @@ class FormatChoice:
             return ParquetFormat
         spec = self._spec()
         properties = self._properties(spec)
-        return lambda context: _made(spec, properties, context)
+
+        def made(context: "TableFormatContext") -> "TableFormat":
+            from waltap_spark.formats.table_format import TableFormat
+
+            found = spec.factory(properties, context)
+            if not isinstance(found, TableFormat):
+                text = (
+                    f"the table format {spec.name} is a {type(found).__name__}, not a TableFormat"
+                )
+                raise FormatUnknown(text, known="what subclasses waltap_spark.formats.TableFormat")
+            return found
+
+        return made
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
         """Add the format's settings to the ``settings`` of a new session.
@@ -76,33 +86,16 @@ class FormatChoice:
         try:
             return (spec.properties or Properties).model_validate(own)
         except ValidationError as cause:
-            problems = [
-                PropertyProblem(
-                    (PREFIX + ".".join(map(str, each["loc"]))).rstrip("."), _error_text(each, spec)
-                )
-                for each in cause.errors(include_input=False, include_url=False)
-            ]
+            problems = []
+            for each in cause.errors(include_input=False, include_url=False):
+                text = each["msg"].removeprefix("Value error, ")
+                if each["type"] == "extra_forbidden":
+                    text = f"says nothing to the format {spec.name}"
+                name = PREFIX + ".".join(map(str, each["loc"]))
+                problems.append(PropertyProblem(name.rstrip("."), text))
             raise ConfigurationError(problems, origin=f"the format {spec.name}") from cause
-
-
-def _error_text(error: "ErrorDetails", spec: "TableFormatSpec") -> str:
-    if error["type"] == "extra_forbidden":
-        return f"says nothing to the format {spec.name}"
-    return error["msg"].removeprefix("Value error, ")
 
 
 def choice_of(state: OutputState | None) -> FormatChoice:
     """Return the format of an output by its last commit."""
     return FormatChoice() if state is None else FormatChoice(state.format, state.format_values)
-
-
-def _made(
-    spec: "TableFormatSpec", properties: object, context: "TableFormatContext"
-) -> "TableFormat":
-    from waltap_spark.formats.table_format import TableFormat
-
-    made = spec.factory(properties, context)
-    if not isinstance(made, TableFormat):
-        text = f"the table format {spec.name} is a {type(made).__name__}, not a TableFormat"
-        raise FormatUnknown(text, known="what subclasses waltap_spark.formats.TableFormat")
-    return made
