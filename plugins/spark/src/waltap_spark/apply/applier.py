@@ -290,8 +290,10 @@ class OutputApplier:
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self.format.writes_in_place)
         before = msgspec.structs.replace(before, tables=tables)
-        due, idle_names = moves.names(due), moves.names(idle)
-        moves.report()
+        idle_names = list(idle)
+        if moves.renamed:
+            due, idle_names = moves.names(due), moves.names(idle)
+            moves.report()
         number = before.number + 1
         log_position = manifests[-1].log_position if manifests else before.log_position
         plans = self._plans(before.tables, manifests, due, log_position, moves.routes)
@@ -456,9 +458,12 @@ class OutputApplier:
     ) -> dict[str, TableTask]:
         # changes of a suspended table wait in the log until its retry
         suspended = {name for name, each in tables.items() if each.failed}
-        others = {name: each for name, each in tables.items() if name not in suspended}
-        found = plan(manifests, others, routes)
-        plans = {name: each for name, each in found.items() if name not in suspended}
+        others = tables
+        if suspended:
+            others = {name: each for name, each in tables.items() if name not in suspended}
+        plans = plan(manifests, others, routes)
+        for name in suspended:
+            plans.pop(name, None)
         for name in due:
             with self._retries.timed(name):
                 plans[name] = self._plan_again(tables[name], log_position)

@@ -207,8 +207,7 @@ class CommitAttempt:
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, all_or_none: bool
     ) -> None:
         """Remove changes of ``group`` that the history already has."""
-        self._make_readable(commit, table, group)
-        types = table.file_schemas.get(group.fingerprint)
+        types = self._readable_types(commit, table, group)
         rows = logged(commit.spark, self.changelog.store, group, types)
         history = self.format.read(commit.spark, table, "changes")
         remaining = remaining_rows(group, rows, history, all_or_none=all_or_none)
@@ -229,9 +228,9 @@ class CommitAttempt:
                     column=rf"{table.schema}\.{table.table}\.{name}",
                 )
         require_place(table, self.options.places, (column.name for column in group.columns))
-        modes = table.mode, self.options.modes.of(table.target_name)
-        names = (column.name for column in group.columns)
-        for error in mode_errors(table.name, table.target_name, modes, group.key, names):
+        target, names = table.target_name, (column.name for column in group.columns)
+        modes = table.mode, self.options.modes.of(target)
+        for error in mode_errors(table.name, target, modes, group.key, names):
             raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
@@ -319,15 +318,12 @@ class CommitAttempt:
         self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> dict[str, str]:
         """Return the columns of ``group``, and make its segments readable."""
-        self._make_readable(commit, table, group)
+        store, folder = self.changelog.store, partial(commit.path, table, "changes")
+        make_readable(store, self.output, group, folder)
         known = table.file_schemas.get(group.fingerprint)
         if known is not None:
             return known
-        return logged_types(commit.spark, self.changelog.store, group) if group.segments else {}
-
-    def _make_readable(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> None:
-        folder = partial(commit.path, table, "changes")
-        make_readable(self.changelog.store, self.output, group, folder)
+        return logged_types(commit.spark, store, group) if group.segments else {}
 
     def _learn(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, another: bool
@@ -348,8 +344,9 @@ class CommitAttempt:
                     f"{name}, of the key of {table.name}, is a map: Spark compares none"
                 )
             had = columns.get(name, kind)
-            # without rows a column may take any type
-            common = common_type(had, kind) or (kind if empty else None)
+            common = kind if had == kind else common_type(had, kind)
+            if empty:  # without rows a column may take any type
+                common = common or kind
             if common is None:
                 if self.options.type_change != "string" and not table.as_text:
                     raise TypeChanged(

@@ -79,10 +79,10 @@ class ExternalSnapshots:
 
         Raises: RowsAwaited, where rows are missing and not known to be lost.
         """
-        of = {name: [g for g in each.groups if g.external_snapshot] for name, each in plans.items()}
-        names = {group.external_snapshot for groups in of.values() for group in groups}
-        for manifest in manifests:
-            names |= manifest.external_snapshots
+        tasks = plans.values()
+        of = [(task, group) for task in tasks for group in task.groups if group.external_snapshot]
+        names = {group.external_snapshot for _task, group in of}
+        names = names.union(*(manifest.external_snapshots for manifest in manifests))
         splits, nobody = self._table_splits, self._table_splits is None
         try:
             there = {} if splits is None else {name: splits(name) for name in names}
@@ -98,13 +98,12 @@ class ExternalSnapshots:
                     changelog=self._log.store.location,
                     nobody=nobody,
                 )
-        for table, groups in of.items():
-            for group in groups:
-                folder = TableState(schema=plans[table].schema, table=plans[table].table).folder
-                self._seen = True
-                gone = group.external_snapshot in names
-                # rows that were copied to the output survive the engine
-                group.lost = gone and not _is_complete(self._output, _place(group, folder))
+        for task, group in of:
+            folder = TableState(schema=task.schema, table=task.table).folder
+            self._seen = True
+            gone = group.external_snapshot in names
+            # rows that were copied to the output survive the engine
+            group.lost = gone and not _is_complete(self._output, _place(group, folder))
 
     def remove_waiting(self) -> None:
         """Remove waiting rows when no commit is pending."""

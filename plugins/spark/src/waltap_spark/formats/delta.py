@@ -147,6 +147,8 @@ class DeltaFormat(MergingFormat):
         self._checksums: dict[str, tuple[int, _Checksum | None]] = {}
         # Table and columns → the columns that partition its files.
         self._partitions: dict[tuple[str, tuple[str, ...]], set[str]] = {}
+        # Identifier → its folder in the output.
+        self._folders: dict[str, str] = {}
         # Folder → id and files of its table.
         self._file_lists: dict[str, tuple[str, FileList]] = {}
 
@@ -374,7 +376,9 @@ class DeltaFormat(MergingFormat):
         return known
 
     def _folder(self, at: str) -> str:
-        return _path(at).removeprefix(self._output.uri("")).lstrip("/")
+        if at not in self._folders:
+            self._folders[at] = _path(at).removeprefix(self._output.uri("")).lstrip("/")
+        return self._folders[at]
 
     def _log_folder(self, target: TargetTable) -> str:
         return f"{self._folder(target.at)}/_delta_log"

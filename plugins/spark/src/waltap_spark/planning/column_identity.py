@@ -224,13 +224,19 @@ def identify(
         else ()
     )
     widened = tuple(_widened(table, group)) if had_rows else ()
-    source = {column.name: column for column in group.columns}
+    # after a table rewrite the source's catalog no longer has the missing value
+    source = {
+        column.name: msgspec.structs.replace(column, missing=table.source[column.name].missing)
+        if column.missing is None and column.name in table.source
+        else column
+        for column in group.columns
+    }
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
     identified = msgspec.structs.replace(
         table,
         key=group.key,
         ids={**table.ids, **ids},
-        source={**hidden, **_with_older_values(table, source)},
+        source={**hidden, **source},
         source_columns=tuple(source),
         streamed=tuple(source) if group.streamed else table.streamed,
         version_ids={**table.version_ids, group.fingerprint: ids},
@@ -239,20 +245,6 @@ def identify(
         widened=tuple(dict.fromkeys((*table.widened, *widened))),
     )
     return identified, snapshot_reasons
-
-
-def _with_older_values(
-    table: TableState, source: Mapping[str, ColumnEntry]
-) -> dict[str, ColumnEntry]:
-    """Keep the values that older rows have for missing columns."""
-    # after a table rewrite the source's catalog no longer has the missing value
-    before = table.source
-    return {
-        name: msgspec.structs.replace(entry, missing=before[name].missing)
-        if entry.missing is None and name in before
-        else entry
-        for name, entry in source.items()
-    }
 
 
 def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:

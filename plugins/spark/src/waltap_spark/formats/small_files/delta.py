@@ -170,6 +170,10 @@ def statistics(rows: pa.Table) -> str:
         nulls[name] = column.null_count
         if column.null_count == rows.num_rows:
             continue
+        if pa.types.is_integer(column.type):  # most of the log's own columns
+            found = pc.min_max(column)
+            least[name], greatest[name] = found["min"].as_py(), found["max"].as_py()
+            continue
         for bounds, value in zip((least, greatest), _bounds(column), strict=True):
             if value is not None:
                 bounds[name] = value
