@@ -5,6 +5,7 @@ a `CommitNote` with its writer and number. To repeat a step after a crash or a s
 first looks for it in the target's own log.
 """
 
+import functools
 import itertools
 import logging
 import random
@@ -127,6 +128,8 @@ class StepwiseFormat(TableFormat):
         self._maintained: dict[str, LogPosition] = {}
         # Tables with old files to remove, and their identifiers.
         self._cluttered: dict[str, list[str]] = {}
+        # A commit asks for the same types again and again.
+        self._stored_type = functools.cache(self.stored)
         self._locks: dict[str, AbstractContextManager[object]] = {}
         self._locking = Lock()
 
@@ -557,7 +560,7 @@ class StepwiseFormat(TableFormat):
         return {
             name: f"CAST({quoted(name)} AS {sql_type(stored)})"
             for name, kind in columns.items()
-            if (stored := self.stored(kind)) != kind
+            if (stored := self._stored_type(kind)) != kind
         }
 
 
