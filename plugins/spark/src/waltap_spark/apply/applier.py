@@ -205,7 +205,10 @@ class OutputApplier:
             self._compaction.stop()
         self._compaction, self._compacted = None, []
         if not self.format.writes_in_place:
-            self._compaction = self._make_compaction_worker()
+            # the thread must not share these objects with the commits
+            output = SparkOutput(self._output.store.reached_alike(self._output.location))
+            made = self._choice.factory(self._context(output))
+            self._compaction = CompactionWorker(lambda: prepare(self._spark), output, made)
             self._compaction.wake(state)
         if self._sessions.empty():
             for _each in range(self._parallel):
@@ -217,12 +220,6 @@ class OutputApplier:
         if self._compaction is not None:
             self._compaction.stop()
         self._output.close()
-
-    def _make_compaction_worker(self) -> CompactionWorker:
-        # the thread must not share these objects with the commits
-        output = SparkOutput(self._output.store.reached_alike(self._output.location))
-        made = self._choice.factory(self._context(output))
-        return CompactionWorker(lambda: prepare(self._spark), output, made)
 
     def _context(self, output: SparkOutput) -> TableFormatContext:
         return TableFormatContext(
@@ -279,7 +276,8 @@ class OutputApplier:
     ) -> OutputState:
         """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
         asked = self._asked()
-        due = self._due() if again else []
+        suspended = (name for name, each in self.state.tables.items() if each.failed and again)
+        due = [name for name in suspended if self._retries.due(name)]
         idle = {} if self._pending_intent else self._idle_tables.found(self._sessions, self.state)
         maintained = self._maintained() | idle
         if not manifests and not due and not maintained:
@@ -347,20 +345,17 @@ class OutputApplier:
         )
         state = self._write(state, last, moves.renamed)
         self.state, self._pending_intent, self._compacted = state, None, []
-        self._clean_up(maintained)
-        for path in asked:
-            self._requests.answered(path)
-        duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
-        log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
-        return state
-
-    def _clean_up(self, maintained: Mapping[str, TableState]) -> None:
-        """Do a commit's work for which no table waits."""
+        # from here on no table waits
         each_in_one(self._sessions, self.format.afterwards(), self._parallel)
         if self._compaction is not None:
             self._compaction.handled(maintained)
             self._compaction.wake(self.state)
         self._external_snapshots.remove_waiting()
+        for path in asked:
+            self._requests.answered(path)
+        duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
+        log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
+        return state
 
     def _write(
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
@@ -443,10 +438,6 @@ class OutputApplier:
                 continue
             self._requests.answered(path)
         return asked
-
-    def _due(self) -> list[str]:
-        tables = self.state.tables.items()
-        return [name for name, each in tables if each.failed and self._retries.due(name)]
 
     def _plans(
         self,

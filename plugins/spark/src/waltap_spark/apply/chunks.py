@@ -7,6 +7,7 @@ by the change log's code, so they equal rows of a segment.
 """
 
 import contextlib
+import json
 import pickle
 import re
 from collections import Counter
@@ -93,44 +94,34 @@ def chunk_struct(types: dict[str, str]) -> StructType:
 def _reader(
     given: Broadcast[bytes], nulls: Accumulator[Counter[str]], struct: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a task's function from numbers of chunks to their rows.
+
+    ``struct`` is Spark's schema as JSON. ``nulls`` gets a text for each column whose values become null.
+    The function raises: SnapshotError, ConnectionLost, SourceError.
+    """
+
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from waltap.changes.mapping.type_registry import TypeRegistry
+        from waltap.plugins.host import Host
+        from waltap_sinks.changelog.segment import TableBuffer
+        from waltap_sinks.changelog.table_version import TableVersion
+
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        if numbers:
-            yield from read_chunks(
-                given.value, numbers, struct, lambda text: nulls.add(Counter((text,)))
-            )
+        if not numbers:
+            return
+        schema = arrow_schema(StructType.fromJson(json.loads(struct)))
+        unpacked: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(given.value)  # noqa: S301 - our engine's
+        terms, chunks = unpacked
+        context = terms.context(TypeRegistry(Host().types, terms.options))
+        version = TableVersion(
+            chunks[numbers[0]].relation, context, lambda text: nulls.add(Counter((text,)))
+        )
+        buffer = TableBuffer(version)
+        for number in numbers:
+            for piece in chunks[number].read():
+                if piece.rows:
+                    buffer.add_snapshot(piece, piece.lsn if piece.lsn is not None else 0)
+                    for batch in buffer.columns():
+                        yield batch.select(schema.names).cast(schema)
 
     return read
-
-
-def read_chunks(
-    pickled: bytes, numbers: list[int], struct: str, report: Callable[[str], None]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the numbered chunks within a task.
-
-    ``struct`` is Spark's schema as JSON. ``report`` receives a text for each column whose values
-    become null.
-
-    Raises: SnapshotError, ConnectionLost, SourceError.
-    """
-    import json
-
-    from waltap.changes.mapping.type_registry import TypeRegistry
-    from waltap.plugins.host import Host
-    from waltap_sinks.changelog.segment import TableBuffer
-    from waltap_sinks.changelog.table_version import TableVersion
-
-    schema = arrow_schema(StructType.fromJson(json.loads(struct)))
-    given: tuple[RowTerms, list[SnapshotChunk]] = pickle.loads(pickled)  # noqa: S301 - our engine's
-    terms, chunks = given
-    context = terms.context(TypeRegistry(Host().types, terms.options))
-    buffer: TableBuffer | None = None
-    for number in numbers:
-        chunk = chunks[number]
-        if buffer is None:
-            buffer = TableBuffer(TableVersion(chunk.relation, context, report))
-        for piece in chunk.read():
-            if piece.rows:
-                buffer.add_snapshot(piece, piece.lsn if piece.lsn is not None else 0)
-                for batch in buffer.columns():
-                    yield batch.select(schema.names).cast(schema)

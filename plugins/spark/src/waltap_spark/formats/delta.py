@@ -23,7 +23,7 @@ import msgspec
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
@@ -318,12 +318,20 @@ class DeltaFormat(MergingFormat):
             combined = others.unionByName(rows).coalesce(1)
             combined.write.format("delta").mode("overwrite").save(_path(at))
             return
-        writer = partial(_putting, key=key, listed=listed)
         if self._properties.catalog:
             names = rows.sparkSession.table(at).columns  # insertInto matches columns by position
-            writer(rows.selectExpr(*map(quoted, names))).insertInto(at)
+            rows = rows.selectExpr(*map(quoted, names))
+        if listed is None:
+            rows = rows.alias(NEW)
+            on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
+            options = {REPLACE_ON: on, "targetAlias": OLD}
         else:
-            writer(rows).save(_path(at))
+            options = {"replaceWhere": listed}
+        writer = rows.write.format("delta").mode("overwrite").options(**options)
+        if self._properties.catalog:
+            writer.insertInto(at)
+        else:
+            writer.save(_path(at))
 
     def driver_table(
         self, spark: SparkSession, target: TargetTable, *, small: bool
@@ -475,14 +483,6 @@ class DeltaFormat(MergingFormat):
         if DELTA.extension not in (spark.conf.get(EXTENSIONS, "") or ""):
             raise DELTA.not_ready("this Spark session has no Delta Lake", pyspark.__version__)
         self._ready.add(spark)
-
-
-def _putting(rows: DataFrame, key: Sequence[str], listed: str | None) -> DataFrameWriter:
-    if listed is not None:
-        return rows.write.format("delta").mode("overwrite").option("replaceWhere", listed)
-    on = " AND ".join(f"{OLD}.{quoted(k)} <=> {NEW}.{quoted(k)}" for k in key)
-    writer = rows.alias(NEW).write.format("delta").mode("overwrite")
-    return writer.option(REPLACE_ON, on).option("targetAlias", OLD)
 
 
 def _replaces_on(spark: SparkSession) -> bool:

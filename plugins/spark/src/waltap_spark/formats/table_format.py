@@ -231,18 +231,15 @@ class GroupRows:
         return one_of(keys, table.key, table.columns)
 
     def _widened(self, table: TableState, *, filled: bool) -> DataFrame:
-        read = self.read_here(table)
+        read, version = self.read_here(table), self.group.fingerprint
         own = tuple(table.columns), filled and read is None
-        if own not in self._frames:
-            self._frames[own] = self._widen(table, read, filled=filled)
+        if own not in self._frames and read is not None and self.spark is not None:
+            types = {**table.columns, **LOG_FIELDS}
+            self._frames[own] = frame_of(self.spark, read, types)
+        elif own not in self._frames:
+            has, ids = table.file_schemas[version], table.version_ids.get(version, {})
+            self._frames[own] = widened(self.frame, table, has, ids, filled=filled)
         return self._frames[own]
-
-    def _widen(self, table: TableState, read: pa.Table | None, *, filled: bool) -> DataFrame:
-        if read is not None and self.spark is not None:
-            return frame_of(self.spark, read, {**table.columns, **LOG_FIELDS})
-        version = self.group.fingerprint
-        has, ids = table.file_schemas[version], table.version_ids.get(version, {})
-        return widened(self.frame, table, has, ids, filled=filled)
 
 
 def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:
