@@ -141,7 +141,9 @@ class CompactionWorker:
 
     def _maintain(self, *, patient: bool) -> bool:
         state, worked = self._state, False
-        for table in () if state is None else state.tables.values():
+        if state is None:
+            return False
+        for table in state.tables.values():
             if self._ends.is_set():
                 break
             if table.failed or self._seen.get(table.name) is table or table.name in self._waiting:
@@ -161,16 +163,14 @@ class CompactionWorker:
                 log.warning("files of %s stay as they are for now: %s", table.name, error)
         return worked
 
-    def _maintain_one(self, table: TableState, state: OutputState | None) -> bool:
+    def _maintain_one(self, table: TableState, state: OutputState) -> bool:
         """Compact one table; return whether it needed it."""
-        assert state is not None
         if self._session is None:
             self._session = SizedSession(self._make_session())
             if threading.current_thread() is self._thread:
                 session = self._session.session
-                with contextlib.suppress(
-                    PySparkAttributeError
-                ):  # Spark Connect: the server decides
+                # of a session of Spark Connect the server decides
+                with contextlib.suppress(PySparkAttributeError):
                     session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
                 make_active(session)
         commit = CommitContext(
