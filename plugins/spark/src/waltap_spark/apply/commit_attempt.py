@@ -119,8 +119,7 @@ class CommitAttempt:
                 table = replaced(table, keeps_rows=True)
             else:
                 gone, table = table, self.format.truncate(commit, replaced(table))
-                types = self._readable_types(commit, gone, group)
-                table = self._with_spare_names(commit, gone, table, group, types)
+                table = self._with_spare_names(commit, gone, table, group)
         elif table.incarnation and table.place is None:
             table = self._with_former_numbers(commit, table, group)
         if group.replaces or another:
@@ -285,23 +284,19 @@ class CommitAttempt:
         return self.format.apply(commit, table, rows)
 
     def _with_spare_names(
-        self,
-        commit: CommitContext,
-        gone: TableState,
-        table: TableState,
-        group: SegmentGroup,
-        types: Mapping[str, str],
+        self, commit: CommitContext, gone: TableState, table: TableState, group: SegmentGroup
     ) -> TableState:
         """Return ``table`` with conflicting columns of ``gone`` renamed.
 
-        ``table`` took the place of ``gone``, a dropped table whose history stays, and gets ``types``,
-        columns of ``group``. Where no type holds the values of both, the old column gets another
-        name, as a dropped column does whose name a new one takes. Columns that divide files, and
-        columns of a shared target, keep their names.
+        ``table`` took the place of ``gone``, a dropped table whose history stays, and gets columns
+        of ``group``. Where no type holds the values of both, the old column gets another name, as a
+        dropped column does whose name a new one takes. Columns that divide files, and columns of a
+        shared target, keep their names.
         """
         # without a history no value of the dropped table remains
         if table.place is not None or not (table.mode.history or table.mode.name == "append"):
             return table
+        types = self._readable_types(commit, gone, group)
         spares = spare_names(gone, types, by_number=not self.format.writes_in_place)
         needed = self.format.needed(table)
         spares = {name: new for name, new in spares.items() if name not in needed}

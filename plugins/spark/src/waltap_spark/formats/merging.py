@@ -236,8 +236,7 @@ class MergingFormat(StepwiseFormat):
         own = stored_columns(table, what)
         if not table.stored_table.targets:
             return spark.createDataFrame([], struct_of(own))
-        added = table.mode.columns
-        stored = {self.stored_name(name): name for name in added} if added else {}
+        stored = {self.stored_name(name): name for name in table.mode.columns}
         frame = self.at_version(spark, table.stored_table.targets[what])
         if stored:
             frame = frame.withColumnsRenamed(stored)

@@ -44,22 +44,18 @@ def together(
     stored = {tables.stored_name(name): name for name in first.mode.columns}
     hidden = {name for each in sources for name in each.hidden}
     wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
-    alike: dict[tuple[str, int], list[TableState]] = {}
+    alike: dict[tuple[str, int], tuple[TargetTable, list[str]]] = {}
     for each in sources:
-        if each.stored_table.targets:
-            target = each.stored_table.targets[kind]
-            alike.setdefault((target.at, target.version), []).append(each)
+        target = each.stored_table.targets.get(kind)
+        if target is not None and each.place is not None:
+            own = alike.setdefault((target.at, target.version), (target, []))
+            own[1].append(each.place.source)
     if not alike:
         return spark.createDataFrame([], struct_of(wanted))
     frames = []
-    for parts in alike.values():
-        place = parts[0].place
-        assert place is not None
-        frame = tables.at_version(spark, parts[0].stored_table.targets[kind]).withColumnsRenamed(
-            stored
-        )
-        own = [each.place.source for each in parts if each.place is not None]
-        frames.append(fitted_to(frame.where(column_of(place.column).isin(own)), wanted))
+    for target, names in alike.values():
+        frame = tables.at_version(spark, target).withColumnsRenamed(stored)
+        frames.append(fitted_to(frame.where(column_of(first.place.column).isin(names)), wanted))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
