@@ -5,7 +5,7 @@ send (`_unchanged`) is the last value sent for that key, among the rows or else 
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from pyspark.sql import Column, DataFrame, Window
@@ -95,15 +95,13 @@ def widened(
     has: Mapping[str, str],
     ids: Mapping[str, int],
     *,
-    log: bool = True,
     filled: bool,
-    more: Sequence[str] = (),
+    rest: Iterable[str] = LOG_FIELDS,
 ) -> DataFrame:
-    """Return ``frame`` with the columns of ``table``.
+    """Return ``frame`` with the columns of ``table``, and the columns ``rest``.
 
     ``has`` are the types of the frame's columns, ``ids`` their numbers. The result has the
     table's names and types. A missing column is null, or (``filled``) the value of older rows.
-    ``log``: the log's own columns follow; ``more``: these columns do.
     """
     kinds = {field.name: field.dataType for field in struct_of(table.columns).fields}
     columns = []
@@ -124,12 +122,11 @@ def widened(
         if stored is not None and stored != name:
             # `_unchanged` has the file's names and needs the table's
             called[stored] = name
-    if log:
-        columns += [
-            unchanged_as(called) if name == "_unchanged" and called else column_of(name)
-            for name in LOG_FIELDS
-        ]
-    return frame.select(*columns, *map(column_of, more))
+    columns += [
+        unchanged_as(called) if name == "_unchanged" and called else column_of(name)
+        for name in rest
+    ]
+    return frame.select(*columns)
 
 
 def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str]) -> DataFrame:

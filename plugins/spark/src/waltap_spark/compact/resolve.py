@@ -21,7 +21,7 @@ from waltap_spark.compact.compaction import (
 from waltap_spark.compact.timeline import fresh, rows_after
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.expression import GONE, column_of
-from waltap_spark.schema.schema import log_struct, struct_of
+from waltap_spark.schema.schema import LOG_FIELDS, log_struct, struct_of
 from waltap_spark.state.output import BasePart, ChangeSet, TableState
 
 
@@ -119,17 +119,13 @@ def _base(spark: SparkSession, table: TableState, uri: Uri) -> DataFrame:
         shape = tuple((name, kind, part.ids.get(name)) for name, kind in part.columns.items())
         alike.setdefault((part.logged, *shape), []).append(part)
     frames = []
-    more = table.mode.columns
     for parts in alike.values():
         columns, logged = parts[0].columns, parts[0].logged
-        struct = log_struct(columns) if logged else struct_of({**columns, **more})
-        stored = spark.read.schema(struct).parquet(*(uri(each.path) for each in parts))
-        ids = parts[0].ids
-        if logged:
-            frames.append(fresh(table, widened(stored, table, columns, ids, filled=True)))
-        else:
-            frame = widened(stored, table, columns, ids, log=False, filled=True, more=[*more])
-            frames.append(frame)
+        rest = LOG_FIELDS if logged else table.mode.columns
+        stored = spark.read.schema(struct_of({**columns, **rest}))
+        rows = stored.parquet(*(uri(each.path) for each in parts))
+        frame = widened(rows, table, columns, parts[0].ids, filled=True, rest=rest)
+        frames.append(fresh(table, frame) if logged else frame)
     if not frames:
         return spark.createDataFrame([], struct_of(table.row_columns))
     return functools.reduce(lambda one, other: one.unionByName(other), frames)
