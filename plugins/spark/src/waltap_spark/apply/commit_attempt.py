@@ -205,7 +205,6 @@ class CommitAttempt:
     def _leave_out_known(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, *, all_or_none: bool
     ) -> None:
-        """Remove changes of ``group`` that the history already has."""
         types = self._readable_types(commit, table, group)
         rows = logged(commit.spark, self.changelog.store, group, types)
         history = self.format.read(commit.spark, table, "changes")

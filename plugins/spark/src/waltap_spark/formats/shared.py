@@ -191,7 +191,6 @@ class SharedWork(TableWriter):
         return fitted_to(frame, {**has, **structs})
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
-        """Add and fill columns; ``rows`` have values for existing rows."""
         had, have = self.table.stored_table.columns, self.table.columns
         called = {renames.get(name, name): kind for name, kind in had.items()}
         if called != have or renames or gone:
