@@ -174,7 +174,7 @@ class CommitAttempt:
     def _spared(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, rows: DataFrame
     ) -> RetainedKeys | None:
-        """Return the keys that ``group``, with its ``rows``, must not remove from ``table``.
+        """Return keys that ``group``, with its ``rows``, must not remove from ``table``.
 
         None means that the group is the whole snapshot.
         """
