@@ -345,17 +345,20 @@ class OutputApplier:
         )
         state = self._write(state, last, moves.renamed)
         self.state, self._pending_intent, self._compacted = state, None, []
-        # from here on no table waits
-        each_in_one(self._sessions, self.format.afterwards(), self._parallel)
-        if self._compaction is not None:
-            self._compaction.handled(maintained)
-            self._compaction.wake(self.state)
-        self._external_snapshots.remove_waiting()
+        self._clean_up(maintained)
         for path in asked:
             self._requests.answered(path)
         duration_ms, lsn = round((time.monotonic() - started) * 1000), str(state.log_position)
         log.info("applied", extra={"batch_rows": rows, "lsn": lsn, "duration_ms": duration_ms})
         return state
+
+    def _clean_up(self, maintained: Mapping[str, TableState]) -> None:
+        """Do a commit's work for which no table waits."""
+        each_in_one(self._sessions, self.format.afterwards(), self._parallel)
+        if self._compaction is not None:
+            self._compaction.handled(maintained)
+            self._compaction.wake(self.state)
+        self._external_snapshots.remove_waiting()
 
     def _write(
         self, state: OutputState, last: OutputState, renamed: Mapping[str, tuple[str, str]]
