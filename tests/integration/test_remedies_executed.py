@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.harness.json_lines import records
 from tests.harness.shop import Shop
 from tests.harness.sql import replica
 
@@ -17,6 +18,7 @@ from waltap.config.layers import load
 from waltap.config.resolve import resolve
 from waltap.pipeline import Engine, Limits
 from waltap.plugins.host import Host
+from waltap_postgres.errors import DecodingStopped
 from waltap_yugabyte.errors import ReadTimeRefused
 
 UNTIL_IDLE = Limits(until_idle=0.3)
@@ -228,6 +230,25 @@ def test_the_procedures_for_a_read_time_find_the_servers_own_functions(shop):
         "CALL disable_catalog_version_check(); SHOW yb.yb_read_time"
     )
     assert found == "5 ht"
+
+
+def test_a_slot_without_two_phase_replaces_one_that_the_server_cannot_decode(shop):
+    """The server's fault cannot be had at will: the steps are those of the error itself."""
+    setting, *commands = re.findall(r"pgoutput[^,]*|`waltap [^`]*", DecodingStopped("").advice())
+    name, value = setting.split("=")
+    shop.source[name] = shop.database.server.version >= 150000
+    run(shop)
+    shop.database.execute("INSERT INTO t VALUES (2)")
+    shop.source[name] = json.loads(value)
+    for line in commands:
+        shop.says(line.removeprefix("`waltap "), *["--yes"] * ("drop" in line))
+    shop.database.execute("INSERT INTO t VALUES (3)")
+    run(shop)
+    assert {record["value"]["after"]["id"] for record in records(shop.folder / "out.jsonl")} == {
+        1,
+        2,
+        3,
+    }
 
 
 @pytest.mark.parametrize("place", ["maria"], indirect=True)

@@ -26,6 +26,7 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.ports.source.connector import PublicationCompleteness
 from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog import sink as sink_module
 from waltap_sinks.changelog.commands import application
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
 from waltap_sinks.changelog.manifest import (
@@ -164,8 +165,10 @@ FAR = "99991231T235"
 
 
 @pytest.fixture
-def log(tmp_path) -> ChangeLog:
-    """A log of five manifests."""
+def log(tmp_path, monkeypatch) -> ChangeLog:
+    """A log of five manifests in one folder, also where ten minutes end meanwhile."""
+    now = dt.datetime.now(dt.UTC)
+    monkeypatch.setattr(sink_module, "next_bucket", lambda last, _now: next_bucket(last, now))
     written = WrittenLog(tmp_path)
     with written.open():
         for number in range(5):
