@@ -260,9 +260,8 @@ class OutputApplier:
         """
         if self._pending_intent is not None:
             pending_intent = self._pending_intent
-            self._retries = (
-                TableRetries()
-            )  # a table tried in that commit has steps up to its position
+            # a table tried in that commit has steps up to its position
+            self._retries = TableRetries()
             self._apply(
                 list(self._log.manifests(self.state.log_position, pending_intent)), repeats=True
             )
