@@ -8,7 +8,7 @@ import pytest
 from tests.harness.trickling_server import server
 
 from waltap_spark.errors import EventUnreadable, TopicsUnreadable
-from waltap_spark.kafka.events import SchemaRegistry
+from waltap_spark.kafka.events import schemas_of
 
 
 def answering(
@@ -25,9 +25,9 @@ def answering(
 def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address():
     seen: list[bytes] = []
     with server(answering("200 OK", '{"schema": "\\"int\\""}', seen)) as url:
-        registry = SchemaRegistry(url.replace("//", "//me:p%40ss@"))
-        assert registry.schema("7") == '"int"'
-    assert registry.schema("7") == '"int"'
+        schema_of = schemas_of(url.replace("//", "//me:p%40ss@"))
+        assert schema_of("7") == '"int"'
+    assert schema_of("7") == '"int"'
     login = b64encode(b"me:p@ss")
     assert len(seen) == 1
     assert seen[0].startswith(b"GET /schemas/ids/7 ")
@@ -36,7 +36,7 @@ def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address():
 
 def test_a_schema_that_is_not_there_concerns_its_event_alone():
     with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnreadable):
-        SchemaRegistry(url).schema("7")
+        schemas_of(url)("7")
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_a_schema_that_is_not_there_concerns_its_event_alone():
 )
 def test_a_registry_that_gives_none_stops_the_topics_without_its_login(status, body):
     with server(answering(status, body)) as url, pytest.raises(TopicsUnreadable) as caught:
-        SchemaRegistry(url.replace("//", "//me:hidden-9@")).schema("7")
+        schemas_of(url.replace("//", "//me:hidden-9@"))("7")
     assert "schema 7 at http://127.0.0.1" in str(caught.value)
     assert "hidden-9" not in str(caught.value)
 
 
 def test_an_address_that_is_none_of_http_is_refused():
     with pytest.raises(TopicsUnreadable, match="no http address"):
-        SchemaRegistry("ftp://h").schema("7")
+        schemas_of("ftp://h")("7")

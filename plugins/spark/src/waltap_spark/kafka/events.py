@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self
@@ -27,6 +27,11 @@ log = logging.getLogger(__name__)
 
 # A registry answers from memory; longer means that it is away.
 _ANSWER_S: Final = 30
+
+
+def schemas_of(address: str) -> Callable[[str], str]:
+    """Return the function that asks a registry once for each schema (`_schema_of`)."""
+    return functools.cache(functools.partial(_schema_of, address))
 
 
 def _schema_of(address: str, schema_id: str) -> str:
@@ -205,7 +210,7 @@ class TopicEvents:
         self._topics, self._spark = topics, records.sparkSession
         # The known keys of tables; `tables` learns more.
         self.keys = dict(keys)
-        self._schema = functools.cache(functools.partial(_schema_of, topics.registry))
+        self._schema = schemas_of(topics.registry)
         self._avro = topics.form == "avro"
         has = "coalesce(exists(headers, h -> h.key = '{}'), false) AS {}"
         own = records.where("value is not null").selectExpr(
