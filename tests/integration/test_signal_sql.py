@@ -377,7 +377,7 @@ SIGNAL = (
 
 
 def test_no_session_finds_what_was_planted(database, tmp_path):
-    """Source and target are one database here: doctor, plan, snapshot, stream, signals, verify."""
+    """Source and target are one database here: plan, snapshot, stream, signals, verify, doctor."""
     database.execute(TABLES)
     plant(database)
     shop = Shop(tmp_path, database)
@@ -394,7 +394,6 @@ def test_no_session_finds_what_was_planted(database, tmp_path):
         return said
 
     done("plan FILE")
-    done("doctor FILE")
     done("run FILE --until-idle 1")
     database.run(*CHANGES.split("\n"))
     database.execute(SIGNAL)
