@@ -203,6 +203,15 @@ class KeepsWhatAnInterruptedSnapshotLeft(Initial):
             self.tables = None
 
 
+@MODES.found_by(READ)
+class ReadsItsFirstTableForEach(Initial):
+    known = None
+
+    def query(self, table, _start):
+        self.known = self.known or f"TABLE {sql_name(table.schema, table.table)}"
+        return self.known
+
+
 class TestPlantedSnapshotters(FindsFaults):
     suite = SnapshotterSuite
     faults = MODES

@@ -78,7 +78,6 @@ class PendingBuffers:
 
         Raises: pyarrow.ArrowInvalid if a column has types in two versions that have no common type.
         """
-        self.convert()
         tables: Sequence[pa.Table] = [
             fitted(pa.Table.from_batches(batches))
             for buffer in self._buffers
@@ -428,6 +427,7 @@ class LakeSink(Sink):
             self._keep(self._offset, position=position, unfinished=(), tables=tables)
 
     def _append(self, name: LakeTableName, pending: PendingBuffers, position: Position) -> None:
+        pending.convert()
         try:
             rows = pending.rows(self._lake.fitted)
         except pa.ArrowException as error:

@@ -69,6 +69,7 @@ MAX_SCHEMAS = 1000
 class SchemaMemory(Generic[V]):
     """Call ``make`` once for each schema object.
 
+    Encoders find a schema by its object, so one source schema must always give the same object.
     ``make`` may take further arguments, such as a topic; a schema among them counts by its object, too.
     A full cache is cleared.
     """

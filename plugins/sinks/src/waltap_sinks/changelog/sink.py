@@ -597,7 +597,8 @@ class ChangeLogSink(Sink):
                     break
 
     def _finish(self, pending: PendingTables, key: BufferKey) -> None:
-        entry = pending.current.pop(key).finish(self._files)
+        entry = pending.current[key].finish(self._files)
+        del pending.current[key]  # after a failure `_abandon` closes its file
         # An empty table of a snapshot needs its entry too: it replaces the rows of before.
         if entry.rows or entry.snapshot_id is not None:
             pending.finished.append(entry)
