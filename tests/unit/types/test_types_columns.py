@@ -45,6 +45,7 @@ SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
     (("int4",), "nextval('t_id_seq'::regclass)", {}, 0),
     (("int4",), "(3 + 4)", {}, None),
     (("int2",), "40000", {}, None),
+    (("int4",), "('007'::text)::integer", {}, 7),
     (("int8",), "'9223372036854775807'::bigint", {}, 9223372036854775807),
     (("bool",), "true", {}, True),
     (("bool",), "random_bool()", {}, False),

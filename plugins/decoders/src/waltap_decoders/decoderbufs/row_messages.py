@@ -131,7 +131,8 @@ class _WireWalk:
                 self._fail(start, f"{path}a field number from 1 on", "0")
             if wire not in _WIRE_NAMES:
                 self._fail(start, f"{path}wire type 0, 1, 2 or 5", str(wire))
-            field = kind.fields_by_number.get(number)
+            # The library looks at the lower 32 bits; larger numbers are no field's.
+            field = kind.fields_by_number.get(number) if number < 1 << 29 else None
             wanted = _WIRE_TYPES.get(field.type, _VARINT) if field else wire
             if field and wire != wanted:
                 expected = f"{path}{field.name} as {_WIRE_NAMES[wanted]}"

@@ -480,7 +480,7 @@ def _as_utf8(frame: Frame, codec: str) -> bytes:
     try:
         return data.decode(codec).encode()
     except UnicodeDecodeError as error:
-        fail_at(frame, error.start, f"text in {codec}", f"0x{data[error.start]:02x}")
+        fail_at(frame, error.start, f"text in {codec}", f"0x{data[error.start]:02x}", error)
 
 
 def _keyless(frame: Frame, name: str, found: str) -> Never:

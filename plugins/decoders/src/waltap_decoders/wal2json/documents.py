@@ -176,12 +176,14 @@ def fail(frame: Frame, expected: str, found: str, *near: str) -> Never:
     fail_at(frame, offsets[0] if offsets else 0, expected, found)
 
 
-def fail_at(frame: Frame, offset: int, expected: str, found: str) -> Never:
-    """Raise a DecodeError."""
+def fail_at(
+    frame: Frame, offset: int, expected: str, found: str, cause: Exception | None = None
+) -> Never:
+    """Raise a DecodeError, of a ``cause``."""
     lsn, data = frame
     raise DecodeError(
         "wal2json", lsn=lsn, offset=offset, expected=expected, found=found, payload=data
-    )
+    ) from cause
 
 
 def _keys(change: TransactionChange) -> int:
@@ -228,7 +230,7 @@ def _carefully(frame: Frame, kind: type[T], cause: Exception | None) -> T:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        fail_at(frame, error.start, "UTF-8", f"byte 0x{data[error.start]:02x}")
+        fail_at(frame, error.start, "UTF-8", f"byte 0x{data[error.start]:02x}", error)
     try:
         value = json.loads(
             text,
@@ -239,7 +241,8 @@ def _carefully(frame: Frame, kind: type[T], cause: Exception | None) -> T:
         )
     except json.JSONDecodeError as error:
         found = repr(text[error.pos : error.pos + 10]) if error.pos < len(text) else "the end"
-        fail_at(frame, len(text[: error.pos].encode()), f"JSON ({error.msg})", found)
+        at = len(text[: error.pos].encode())
+        fail_at(frame, at, f"JSON ({error.msg})", found, error)
     except _DocumentRefused as error:
         fail(frame, error.expected, error.found, *error.near)
     except RecursionError:

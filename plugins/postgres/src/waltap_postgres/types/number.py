@@ -159,12 +159,16 @@ def build_integer(column: Column, mapper: TypeMapper) -> ColumnMapping:
     assert column.data_type is not None
     name = builtin_name(column.data_type) or "int4"
     kind, size, text = _INTEGERS[name]
+
+    def default(literal: str) -> object:  # SQL may write it with leading zeros
+        return text.to_connect(str(int(literal)))
+
     form = ValueForm(
         schema=Schema(kind=kind),
         to_json=text.to_json,
         to_connect=text.to_connect,
         zero=0,
-        default=None if name == "oid" else default_value(column.default, "0", text.to_connect),
+        default=None if name == "oid" else default_value(column.default, "0", default),
         arrow=arrow_column.integers(8 * size),
         json_expression=text.expression,
         json_column=text.column,
