@@ -485,8 +485,8 @@ KIT = "waltap_testing"
 OF_LIBRARIES = {"emit", "format_commands", "format_epilog"}
 """Methods that a library calls: of `logging.Handler`, of typer's groups and commands."""
 OF_LIBRARIES |= {"streamReader", "initialOffset", "latestOffset", "getDefaultReadLimit"}
-OF_LIBRARIES |= {"prepareForTriggerAvailableNow", "reportLatestOffset", "addInPlace"}
-"""And of data sources and accumulators, which Spark calls."""
+OF_LIBRARIES |= {"prepareForTriggerAvailableNow", "reportLatestOffset"}
+"""And of data sources, which Spark calls."""
 OF_LIBRARIES |= {"do_GET", "do_POST", "service_actions", "handle_error", "version_string"}
 OF_LIBRARIES |= {"log_message"}
 """And of `http.server`."""

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from tests.harness.json_events import (
     BARE,
     COMMIT_TS,
@@ -18,7 +19,7 @@ from tests.harness.json_events import (
 )
 
 from waltap.changes.decode.message import Delete, Insert, OldTuple, Truncate, Update
-from waltap.changes.decode.relation import Column, DataType
+from waltap.changes.decode.relation import Column, DataType, Relation, TypeKind
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import NEWEST
@@ -253,6 +254,39 @@ def test_regex_naming_adds_the_table_to_keys():
         b'{"id":1,"__dbz__physicalTableIdentifier":"orders_1"}',
         b'{"__dbz__physicalTableIdentifier":"log_2"}',
     ]
+
+
+# --- types that grow --------------------------------------------------------------------------------
+
+
+def pairs(*attributes: str) -> Relation:
+    """A table whose second column is of a composite type."""
+    whole = DataType(oid=23, schema="pg_catalog", name="int4")
+    members = tuple((name, whole, -1) for name in attributes)
+    pair = DataType(
+        oid=90_002, schema="public", name="pair", kind=TypeKind.COMPOSITE, attributes=members
+    )
+    key, value = table("pairs", "id int4 not null", "v int4").columns
+    columns = (key, structs.replace(value, type_oid=pair.oid, data_type=pair))
+    return structs.replace(table("pairs", "id int4 not null", "v int4"), columns=columns)
+
+
+def test_each_row_of_a_batch_has_the_attribute_that_its_type_got():
+    """The changes of both kinds are rendered by what was compiled before."""
+    now = pairs("x", "y")
+    form = json_format(
+        {**BARE, "waltap.composite.types": "struct"},
+        renew=lambda relation: (
+            relation if len(relation.columns[1].data_type.attributes) == 2 else now
+        ),
+    )
+    was = pairs("x")
+    rows = [Insert(was, 0, ("1", "(1,2)")), Update(was, 0, ("1", "(3,4)"))] * 10
+    found = form.render([part(*rows)], NOW) + form.render([part(*rows)], NOW)
+    assert [record["after"]["v"] for record in values(found)] == [
+        {"x": 1, "y": 2},
+        {"x": 3, "y": 4},
+    ] * 20
 
 
 # --- lines ------------------------------------------------------------------------------------------

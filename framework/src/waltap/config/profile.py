@@ -179,7 +179,7 @@ class SelectionProperties(Properties):
 
 
 Setting = tuple[Any, PropertyDeclaration | None]
-"""A value; None for a setting that is no property, such as a type."""
+"""A value and its declaration, which a setting such as a type does not have."""
 
 
 def changes(before: Profile, after: Profile) -> dict[str, PropertyDeclaration | None]:

@@ -66,9 +66,7 @@ RedeliveryUndone = OffsetError.define("RedeliveryUndone", "WT-6205")
 LONGEST_WAIT_MS = 3_600_000
 
 
-class _Request(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True
-):
+class _Request(msgspec.Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
     """The settings of all requests."""
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-import tempfile
 import urllib.parse
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +16,9 @@ from waltap.base.import_rules import fs
 # The check leaves nothing behind.
 
 PROBE_BYTES = 4096
+# Linux makes files without a name; other systems lack the flag.
+_NAMELESS = getattr(os, "O_TMPFILE", 0)
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
 
 
 def refusal(path: Path, *, folder: bool) -> OSError | None:
@@ -47,13 +49,25 @@ def _file_refusal(path: Path) -> OSError | None:
 
 
 def _folder_refusal(path: Path) -> OSError | None:
-    """Write a file without a name."""
-    try:
-        with tempfile.TemporaryFile(dir=path, prefix=".", buffering=0) as file:
-            file.write(bytes(PROBE_BYTES))
-    except OSError as error:
-        return _error(error.errno or errno.EIO, path)
-    return None
+    """Write a file without a name, or check rights and room."""
+    if _NAMELESS:
+        try:
+            fd = os.open(path, _NAMELESS | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            # The filesystem may lack such files; then rights and room decide.
+            if error.errno not in _UNSUPPORTED:
+                return error
+        else:
+            try:
+                os.write(fd, bytes(PROBE_BYTES))
+            except OSError as error:
+                return _error(error.errno or errno.EIO, path)
+            finally:
+                os.close(fd)
+            return None
+    if not os.access(path, os.W_OK | os.X_OK):
+        return _error(errno.EACCES, path)
+    return None if _room(path) else _error(errno.ENOSPC, path)
 
 
 def _room(path: Path) -> bool:

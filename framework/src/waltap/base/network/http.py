@@ -234,7 +234,7 @@ class WebhookSignature:
     def __init__(self, secret: str) -> None:
         self._key = secret.encode()
         if secret.startswith(PREFIXED):
-            # Otherwise the secret only looks like an encoded one; its text is the key.
+            # A secret that is no base64 only looks like an encoded one: its text is the key.
             with suppress(binascii.Error):
                 self._key = base64.b64decode(secret[len(PREFIXED) :], validate=True)
 

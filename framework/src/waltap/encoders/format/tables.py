@@ -92,9 +92,13 @@ class RowTables(EventPlans[T]):
         An enum may have a new label, or a composite type a new attribute. If not, the row itself needs
         the ``careful`` twin: a value that does not fit becomes null, or an error that names the column.
         """
-        described = self.described(relation) or made.plan.relation
+        known = self.compiled.get(relation)
+        # An event of the batch may have renewed it already.
+        if known is not None and known.plan is not made.plan:
+            return known
+        described = self._renewable(relation, made)
         # Only such types can grow, and one query per version is enough.
-        if made.renewed or not may_grow(described):
+        if described is None or made.renewed or not may_grow(described):
             return made
         now = self._format.renew(described)
         # The types are unchanged, so the value has, for example, a label that was dropped. All later
@@ -104,6 +108,10 @@ class RowTables(EventPlans[T]):
         if self.described(relation) is not None:
             self.replace(relation, now, renewed)
         return renewed
+
+    def _renewable(self, relation: Relation, _made: T) -> Relation | None:
+        """Return the description to renew, None for a version that is no longer kept."""
+        return self.described(relation)
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
         name = self._capture.schema_name(f"{topic}.Envelope")
@@ -127,10 +135,12 @@ class ConnectTables(RowTables[ConnectTable]):
 
     def renewed(self, relation: Relation, made: ConnectTable) -> ConnectTable:
         known = self.compiled.get(relation)
-        # An event of the batch may have renewed it already.
         if known is not None and known is not made:
             return known
         return super().renewed(relation, made)
+
+    def _renewable(self, relation: Relation, made: ConnectTable) -> Relation:
+        return self.described(relation) or made.plan.relation
 
     def _compiled(self, plan: EventPlan) -> ConnectTable:
         return self._made(plan, careful=False)
@@ -218,6 +228,8 @@ class RowFormat(Format, Generic[T, F]):
 
     # Names the format in errors.
     _encoder = "json"
+    # Whether `_add` renders rows; otherwise transforms of events may still remove a value.
+    _renders = True
 
     def __init__(self, tables: RowTables[T], context: FormatContext) -> None:
         self._tables, self._capture = tables, context.capture
@@ -315,8 +327,9 @@ class RowFormat(Format, Generic[T, F]):
 
     def _key_change(self, table: T, old: Tuple, new: Tuple, lsn: int, frame: F) -> None:
         """Append a delete and a create."""
-        # A value that does not fit must fail here, before the delete counts its event.
-        self._text(table, new)
+        if self._renders:
+            # A value that does not fit must fail here, before the delete counts its event.
+            self._text(table, new)
         new_key = self._key_header(table, NEW_KEY, new)
         old_key = self._key_header(table, OLD_KEY, old)
         if DELETES not in self._skipped:

@@ -111,6 +111,7 @@ class JsonEventFormat(JsonFormat):
     """Render batches to JSON records through events."""
 
     _eventful = True
+    _renders = False
 
     def __init__(self, properties: JsonProperties, context: FormatContext) -> None:
         super().__init__(properties, context)

@@ -204,7 +204,8 @@ class _LoopPipeline(Pipeline):
         overrides: Mapping[str, str] | None,
     ) -> None:
         spec = SinkSpec(name=NAME, summary="A loop in Python.", factory=lambda _p, _c: sink)
-        plugin = SimpleNamespace(register_sinks=hookimpl(lambda: [spec]))
+        sinks = hookimpl(lambda: [spec])
+        plugin = SimpleNamespace(__module__=__name__, register_sinks=sinks)
         super().__init__(profile, sink=NAME, overrides=overrides, plugins=(plugin,))
         self.sink = sink
 

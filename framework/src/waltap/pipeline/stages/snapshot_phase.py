@@ -211,8 +211,10 @@ class SnapshotPhase:
                 self._delivery.finish_snapshot()
                 completed = True
         finally:
-            self._report.ended(completed=completed)
-            _log_mode(connector, completed=completed)
+            try:
+                self._report.ended(completed=completed)
+            finally:
+                _log_mode(connector, completed=completed)
         return completed
 
     def _delivered(self, connector: Connector, start: StartPosition) -> bool:

@@ -403,12 +403,14 @@ class IncrementalSnapshots:
         for index, change in enumerate(part.changes):
             if self._is_signal(change):
                 closed = self._signalled(change, now)
-                if closed is not None and closed.rows():
-                    if index > cut:
-                        before, rest = rest.split(index - cut)
-                        out.append(before)
-                        cut = index
-                    out += _piece(closed, change.lsn, part.previous_end_lsn, now)
+                pieces = []
+                if closed is not None:
+                    pieces = _piece(closed, change.lsn, part.previous_end_lsn, now)
+                if pieces and index > cut:
+                    before, rest = rest.split(index - cut)
+                    out.append(before)
+                    cut = index
+                out += pieces
                 if self.state.blocking and self.point is None:
                     self.point = StreamPoint(change.lsn, part.xid, part.previous_end_lsn)
                 watched = self._window if self._newer(part) else None

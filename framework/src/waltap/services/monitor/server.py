@@ -587,7 +587,8 @@ class MonitorServer:
         if not (since.isascii() and since.isdigit() and len(since) < 16):
             return _json(400, error="since is a time in ms")
         document = status_document(self._engine.status())
-        return _json(200, **document, history=self._history.points(int(since)))
+        document["history"] = self._history.points(int(since))
+        return _json(200, **document)
 
     def _signal(self, request: MonitorRequest) -> Answer:
         try:

@@ -45,6 +45,7 @@ class ChunkRows:
     """
 
     rows: DataFrame
+    # Spark adds what its tasks report by ``+=``, which a set lacks.
     _nulls: Accumulator[Counter[str]]
 
     def nulls(self) -> tuple[str, ...]:

@@ -208,7 +208,10 @@ class CompactionWorker:
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """Cancel the running compaction and wait for the thread."""
+        """Cancel the running compaction and wait for the thread.
+
+        The next start removes files that no commit names.
+        """
         self._ends.set()
         self._wake.set()
         limit = time.monotonic() + patience_s

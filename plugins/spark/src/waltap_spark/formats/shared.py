@@ -46,8 +46,8 @@ def together(
     wanted = {name: type_ for name, type_ in wanted.items() if name not in hidden}
     alike: dict[tuple[str, int], tuple[TargetTable, list[str]]] = {}
     for each in sources:
-        target = each.stored_table.targets.get(kind)
-        if target is not None and each.place is not None:
+        if each.stored_table.targets and each.place is not None:
+            target = each.stored_table.targets[kind]
             own = alike.setdefault((target.at, target.version), (target, []))
             own[1].append(each.place.source)
     if not alike:

@@ -337,8 +337,7 @@ class StepwiseFormat(TableFormat):
             taken = self.taken(commit.spark, table, target)
             try:
                 if number not in taken:
-                    since = self._since(table, target) if self._restored else target.since
-                    own = replace(note, since=since)
+                    own = replace(note, since=self._since(table, target))
                     taken = self._written(commit, table, target, own, action)
                 written = taken[number]
                 # Another program may restore an earlier version at any time.

@@ -246,7 +246,7 @@ class KafkaFeed:
             tables=tuple(entries),
             offsets=offsets,
             reads=reads,
-            topic_ids=self._topic_ids,
+            topic_ids=dict(self._topic_ids),
         )
 
     def _written(

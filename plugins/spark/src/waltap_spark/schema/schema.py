@@ -192,7 +192,10 @@ def _fitted(column: "Column", has: Any, wanted: Any, lenient: bool) -> "Column":
     if has == wanted:
         return column
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    if kind is None or not isinstance(has, Mapping) or has.get("type") != kind:
+    other = kind is None or not isinstance(has, Mapping) or has.get("type") != kind
+    # The values of a map are converted one by one, its keys are not: a cast converts both.
+    keys = kind == "map" and not other and has["keyType"] != wanted["keyType"]
+    if other or (keys and not lenient):
         made = _type(wanted)
         if not lenient:
             return column.cast(made)

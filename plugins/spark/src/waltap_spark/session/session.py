@@ -66,6 +66,7 @@ DELTA_SKIPS_EMPTY: Final = "spark.databricks.delta.skipRecordingEmptyCommits"
 # Session settings that the tables' types and names rely on. PostgreSQL distinguishes ``a`` from
 # ``A``, has ``time``, dates of any year, and timestamps of microseconds with and without zone. A
 # missing or damaged file is an error, whatever the session says: a reader that skips it loses rows.
+# A name with ``${…}`` is no variable of Spark's.
 REQUIRED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",

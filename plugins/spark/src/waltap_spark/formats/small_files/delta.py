@@ -190,7 +190,7 @@ def statistics(rows: pa.Table) -> str:
 def _bounds(column: pa.ChunkedArray) -> tuple[object, object]:
     """Return the least and greatest value for statistics, or None."""
     kind, none = column.type, (None, None)
-    if pa.types.is_temporal(kind):
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _moments(column)
     if pa.types.is_floating(kind):
         # NaN is greater than all others for Spark, and infinity is no number in JSON
