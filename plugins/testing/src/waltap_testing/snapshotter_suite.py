@@ -218,7 +218,10 @@ class SnapshotterSuite(RigSuite):
 
 
 def _questions(rig: SnapshotterRig) -> Iterator[tuple[Snapshotter, SnapshotStart, Relation]]:
-    """Yield one mode for all tables of a start: what it says of one must not be of another."""
+    """Yield one mode for all tables of a start.
+
+    Its answer for one table must not be that for another.
+    """
     for start in rig.starts():
         mode = rig.build()
         yield from ((mode, start, table) for table in rig.tables())
