@@ -186,6 +186,8 @@ MESSAGES = st.lists(
 ).map(b"".join)
 
 
+# an error of a damaged server: no field has this letter
+@example(b"E\0\0\0\6\x80xZ\0\0\0\5I", 16, [])
 @given(MESSAGES, st.integers(16, 200), st.lists(st.integers(0, 90), max_size=4))
 def test_any_messages_give_what_a_splitter_gives(data, size, cuts):
     data = answer([b"first\n", b"second\n"])[:-23] + data + b"Z\0\0\0\x05I"

@@ -46,7 +46,7 @@ class CopyEnded(Exception):
         super().__init__("copy ended")
         parts = error.rstrip(b"\0").split(b"\0")
         # Letter → field of the error, none for a regular end.
-        self.fields = {p[:1].decode(): p[1:].decode("utf-8", "replace") for p in parts if p}
+        self.fields = {chr(p[0]): p[1:].decode("utf-8", "replace") for p in parts if p}
 
 
 class _PartialMessage:
