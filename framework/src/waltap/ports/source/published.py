@@ -94,7 +94,7 @@ class PublishedSubset(msgspec.Struct, frozen=True):
 
 EVERYTHING = PublishedSubset()
 Narrowed = Callable[[], Mapping[tuple[str, str], PublishedSubset]]
-"""Returns the published subset of each partly published table, by (schema, table); `dict`: all is."""
+"""Returns the published subset of each partly published table, by (schema, table)."""
 
 
 def published_tables(version_num: int) -> str:

@@ -27,10 +27,7 @@ class SnapshotOptions:
     """
 
     def __init__(
-        self,
-        properties: PostgresProperties,
-        context: ConnectorContext,
-        narrowed: Narrowed = dict,
+        self, properties: PostgresProperties, context: ConnectorContext, narrowed: Narrowed
     ) -> None:
         """Keep the plugins; ``narrowed`` returns the filtered tables."""
         self._properties, self._narrowed = properties, narrowed

@@ -173,10 +173,15 @@ INSERTED = {
 
 def _inserting(properties: InsertFieldProperties) -> Change:
     inserted = [
-        (what, Field(name.removesuffix(end), replace(schema, optional=end != "!")))
+        (
+            what,
+            Field(
+                name[:-1] if name.endswith(("?", "!")) else name,
+                replace(schema, optional=not name.endswith("!")),
+            ),
+        )
         for what, schema in INSERTED.items()
         if (name := getattr(properties, what)) is not None
-        for end in [name[-1:] if name[-1:] in ("?", "!") else ""]
     ]
     static = properties.static_value
 
