@@ -24,6 +24,8 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import NEWEST
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.json.event_format import JsonEventFormat
+from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
 from waltap.errors import ConfigurationError, DecodeError
 
@@ -271,22 +273,39 @@ def pairs(*attributes: str) -> Relation:
     return structs.replace(table("pairs", "id int4 not null", "v int4"), columns=columns)
 
 
+def growing(given: dict[str, str], now: Relation) -> JsonFormat:
+    return json_format(
+        {**BARE, "waltap.composite.types": "struct", **given},
+        renew=lambda relation: now if relation.columns[1] != now.columns[1] else relation,
+    )
+
+
 def test_each_row_of_a_batch_has_the_attribute_that_its_type_got():
     """The changes of both kinds are rendered by what was compiled before."""
-    now = pairs("x", "y")
-    form = json_format(
-        {**BARE, "waltap.composite.types": "struct"},
-        renew=lambda relation: (
-            relation if len(relation.columns[1].data_type.attributes) == 2 else now
-        ),
-    )
-    was = pairs("x")
+    form, was = growing({}, pairs("x", "y")), pairs("x")
     rows = [Insert(was, 0, ("1", "(1,2)")), Update(was, 0, ("1", "(3,4)"))] * 10
     found = form.render([part(*rows)], NOW) + form.render([part(*rows)], NOW)
     assert [record["after"]["v"] for record in values(found)] == [
         {"x": 1, "y": 2},
         {"x": 3, "y": 4},
     ] * 20
+
+
+def test_a_snapshot_has_its_own_values_where_a_type_grew_and_events_are_transformed():
+    name = column("nm name")
+    was, now = (
+        structs.replace(each, columns=(*each.columns, name))
+        for each in (pairs("x"), pairs("x", "y"))
+    )
+    plain = growing({"waltap.streamed.names": "null"}, now)
+    context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
+    form = JsonEventFormat(plain._tables._properties, context)
+    piece = SnapshotRows(
+        relation=was, rows=[("1", "(1,2)", "n")], ts=1, lsn=5, xid=None, previous_end_lsn=None,
+        first_marker="first", last_marker="last", kind="initial",
+    )  # fmt: skip
+    (found,) = values(form.render([piece], NOW))
+    assert found["after"] == {"id": 1, "v": {"x": 1, "y": 2}, "nm": "n"}
 
 
 # --- lines ------------------------------------------------------------------------------------------

@@ -121,6 +121,10 @@ class RowCodec(CompiledTable):
         self.key = made["key"] if self.key_columns or self.key_tail else None
         self.row, self.creates, self.written = made["row"], made["creates"], made["written"]
 
+    def reading(self) -> "RowCodec":
+        """Return the codec of snapshot rows."""
+        return self if self.snapshot is None else self.snapshot()
+
     def old(self, name: str) -> RowsRenderer:
         """Return the renderer of ``updates`` with an old row, or of ``deletes``.
 

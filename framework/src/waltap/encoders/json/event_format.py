@@ -215,6 +215,8 @@ class JsonEventFormat(JsonFormat):
         except MISFITS:
             # An enum's label may be new: read the types again, then render column by column.
             codec = self._tables.renewed(seen, codec)
+            if event.op == "r":
+                codec = codec.reading()
             try:
                 return self._record(event, source, codec.careful())
             except MISFITS as cause:

@@ -507,7 +507,7 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
     def _reading(self, relation: Relation) -> RowCodec | None:
         """Return the codec of a relation's snapshot rows."""
         codec = self._codec(relation)
-        return codec if codec is None or codec.snapshot is None else codec.snapshot()
+        return None if codec is None else codec.reading()
 
     def _read_texts(
         self, part: SnapshotRows, stamps: str
