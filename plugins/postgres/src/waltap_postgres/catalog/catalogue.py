@@ -105,7 +105,7 @@ def _as_listed(indexes: Sequence[UniqueIndex]) -> UniqueIndex | None:
     return next((index for index in listed if all(index.columns)), None)
 
 
-# ``pg_type.typtype`` is the first letter of the kind's word; that of an array is its base type's.
+# ``pg_type.typtype`` is the first letter of the kind's word; arrays have the letter of base types.
 KINDS = {kind.value[0]: kind for kind in TypeKind}
 
 # Objects that users created have OIDs from here on (``FirstNormalObjectId``).
