@@ -9,10 +9,7 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys and values of ``text``.
-
-    Raises: ValueError with the line of a bad escape.
-    """
+    """Return keys and values. Raises: ValueError with the line of a bad escape."""
     values: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, rest = _key_and_rest(line)
@@ -24,10 +21,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Join continued lines and number each by its first line.
-
-    Blank lines and comments are dropped.
-    """
+    """Join continued lines, numbered by their first; drop blanks and comments."""
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -169,10 +169,7 @@ def model_of_part(model: type[Properties], record_part: str) -> type[Properties]
 
 
 class FormatResolver:
-    """Chooses the formats of one profile.
-
-    ``header`` is the default format of header values.
-    """
+    """Chooses a profile's formats; ``header`` is the default of header values."""
 
     def __init__(self, tables: ComponentTables, flat: Namespace, header: str) -> None:
         self._find, self._component, self._findings = tables.find, tables.make, tables.findings
@@ -184,10 +181,7 @@ class FormatResolver:
     def chosen(
         self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> Component[FormatSpec] | None:
-        """Return the format of a profile; None with problems.
-
-        ``typed`` is ``[format] type``.
-        """
+        """Return the format, None with problems; ``typed`` is ``[format] type``."""
         found = self._specs(choice, typed)
         self._key = found[RECORD_PARTS.index("key")]
         self._value = found[RECORD_PARTS.index("value")]
@@ -245,10 +239,7 @@ class FormatResolver:
                 self._findings.add_problem(f"transform {use.label}", what, value=spec.name)
 
     def _refuse_structs(self) -> None:
-        """Record the formats that cannot write unchanged events.
-
-        A table without a key has null keys, which every format writes.
-        """
+        """Record the formats that cannot write unchanged events."""
         for record_part, spec in (("value", self._value), ("key", self._key)):
             if spec is None or not spec.scalar:
                 continue
@@ -588,10 +579,7 @@ def _sink_branch(
 
 
 def _paths(branch: SinkBranchProfile) -> list[str]:
-    """Return X of each ``--sink NAME:X`` that is a file or folder.
-
-    It belongs to one sink only.
-    """
+    """Return the file or folder of a ``--sink NAME:X``, of one sink only."""
     spec, properties = branch.sink.spec, branch.sink.properties
     if properties is None:
         return []

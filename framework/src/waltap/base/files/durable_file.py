@@ -38,10 +38,7 @@ def private(path: Path | str, flags: int) -> int:
 
 
 def private_folder(path: Path) -> None:
-    """Create ``path`` and its missing parent folders for the owner alone.
-
-    Existing folders keep their mode. Raises: OSError.
-    """
+    """Create ``path`` and missing parents for the owner alone. Raises: OSError."""
     try:
         path.mkdir(FOLDER, exist_ok=True)
     except FileNotFoundError:
@@ -50,10 +47,7 @@ def private_folder(path: Path) -> None:
 
 
 def lies_in_private(path: Path) -> bool:
-    """Return whether new files at ``path`` are closed to other users.
-
-    The nearest existing folder decides that.
-    """
+    """Return whether the nearest existing folder is closed to other users."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return not path.stat().st_mode & _OTHERS
@@ -160,10 +154,7 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path | str) -> None:
-    """Flush a file or a folder to disk.
-
-    Raises: OSError.
-    """
+    """Flush a file or a folder to disk. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -22,10 +22,7 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EN
 
 
 def refusal(path: Path, *, folder: bool) -> OSError | None:
-    """Return the error that a write to ``path`` would raise.
-
-    ``path`` is a file, or with ``folder`` a folder.
-    """
+    """Return the error that a write to the file or ``folder`` would raise."""
     try:
         if path.exists() and not folder:
             return _file_refusal(path)
@@ -168,10 +165,7 @@ def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
 
 
 def _endpoint_of_environment() -> str | None:
-    """Return the endpoint in the environment.
-
-    Amazon's own tools read these variables, pyarrow does not.
-    """
+    """Return the endpoint in Amazon's variables, which pyarrow does not read."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 

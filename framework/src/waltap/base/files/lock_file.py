@@ -99,10 +99,7 @@ def noted(path: Path) -> str:
 
 
 def holder(path: Path) -> str | None:
-    """Return the process id of the lock's holder, None without one.
-
-    The function creates no file.
-    """
+    """Return the process id of a lock's holder, or None; make no file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -122,10 +119,7 @@ def _shut(file: int, kind: int) -> bool:
 
 
 def _shut_alone(file: int) -> bool:
-    """Lock the file unless another process holds the lock.
-
-    `holder` takes a shared lock for a moment; this function waits for that.
-    """
+    """Lock the file unless another process holds the lock; wait for `holder`."""
     for _ in range(ATTEMPTS):
         if _shut(file, fcntl.LOCK_EX):
             return True

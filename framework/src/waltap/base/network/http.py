@@ -207,10 +207,7 @@ class _DeadlineStream(httpcore.NetworkStream):
 
 
 def _remaining(kind: type[Exception], timeout: float | None) -> float:
-    """Return the seconds that a step may take.
-
-    Raises: ``kind`` if no time is left.
-    """
+    """Return the seconds that a step may take. Raises: ``kind`` without any."""
     now = time.monotonic()
     if _limits.stopping():
         _limits.until = min(_limits.until, now + MARGIN_S)
@@ -226,10 +223,7 @@ PREFIXED: Final = "whsec_"
 
 
 class WebhookSignature:
-    """Sign requests with one secret.
-
-    The secret is any text, or ``whsec_`` and base64.
-    """
+    """Sign requests with one secret: any text, or ``whsec_`` and base64."""
 
     def __init__(self, secret: str) -> None:
         self._key = secret.encode()

@@ -315,10 +315,7 @@ def limits_of(
 
 @contextmanager
 def stopped_by_signals(engine: "Engine") -> Iterator[None]:
-    """End the engine cleanly on SIGINT or SIGTERM.
-
-    A second SIGINT ends the process.
-    """
+    """End the engine cleanly on SIGINT or SIGTERM, at once on a second SIGINT."""
 
     def stop(number: int, _frame: object) -> None:
         engine.stop()

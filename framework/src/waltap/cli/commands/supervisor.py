@@ -174,17 +174,11 @@ class Supervisor:
         self.stopping = True
 
     def read_again(self) -> None:
-        """Reload the folder: start new profiles, stop removed ones.
-
-        All others reload their profile.
-        """
+        """Reload the folder, and have the remaining profiles reload."""
         self.reading = True
 
     def run(self) -> int:
-        """Watch all pipelines until `stop` or until all have ended.
-
-        Return 1 if one ended with an error.
-        """
+        """Watch pipelines until `stop` or all have ended; return 1 after an error."""
         try:
             while not self.stopping:
                 if self.reading:
@@ -281,10 +275,7 @@ class Supervisor:
 
 @contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Block the signal for a child until the child listens to it.
-
-    The child inherits the mask; an earlier signal would end it.
-    """
+    """Block a signal, which would end it, for a child until it listens."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield

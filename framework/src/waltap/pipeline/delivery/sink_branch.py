@@ -136,10 +136,7 @@ class SinkBranch:
             return self.undeliverable.made_without(given, self.render, savepoint)
 
     def render(self, batch: Batch) -> Batch:
-        """Apply transforms and format to a copy of ``batch``.
-
-        Raises: RecordError.
-        """
+        """Apply transforms and format to a copy of ``batch``. Raises: RecordError."""
         own = msgspec.structs.replace(batch)
         for index, transform in enumerate(self.chain.batches):
             before = own.events
@@ -330,10 +327,7 @@ class PositionedBranch(SinkBranch):
         self.unflushed = any(n not in durable or durable[n] < p for n, p in self._given.items())
 
     def own_progress(self) -> SinkProgress:
-        """Return the progress that a later run must know.
-
-        Counts behind the durable position are dropped.
-        """
+        """Return the progress for a later run; drop counts behind it."""
         counted = None
         for key in list(self._counted):
             name, position = key

@@ -213,10 +213,7 @@ class NewTables:
             self._save()
 
     def poll(self, connector: Connector) -> None:
-        """Look for new tables while streaming.
-
-        A database error is ignored here: the stream notices it.
-        """
+        """Look for new tables; the stream notices a database error."""
         if self._known is None:
             return
         self.save_known()

@@ -86,10 +86,7 @@ WebhookDown = WaltapError.define("WebhookDown", "WT-4201")
 
 
 class WebhookNotifications:
-    """Send notifications to one address.
-
-    ``lost`` counts the notifications that the receiver did not accept.
-    """
+    """Send notifications to one address; ``lost`` counts those not accepted."""
 
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
@@ -118,10 +115,7 @@ class WebhookNotifications:
         self.lost, self._down, self._lost_before = 0, False, 0
 
     def send(self, notification: Notification) -> None:
-        """Queue a notification, or drop it from a full queue.
-
-        Only the first loss is logged.
-        """
+        """Queue a notification, or drop it from a full queue; log the first loss."""
         body = json.dumps(notification.document(), ensure_ascii=False).encode()
         with self._change:
             if self._closing:
@@ -186,10 +180,7 @@ class WebhookNotifications:
                 self.lost += not accepted
 
     def _deliver(self, identifier: str, body: bytes) -> bool:
-        """Send one notification with retries.
-
-        Returns whether the receiver accepted it.
-        """
+        """Send a notification with retries; return whether it was accepted."""
         waits = RetryBackoff(
             self._wait,
             retries=self._properties.retries,

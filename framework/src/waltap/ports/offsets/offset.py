@@ -88,10 +88,7 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> PartitionOffset:
-        """Return the first partition.
-
-        Every partition has the same server and database, so the first one names both.
-        """
+        """Return the first partition: all have one server and database."""
         return next(iter(self.partitions.values()))
 
     @property
@@ -116,10 +113,7 @@ def encoded(offset: Offset) -> bytes:
 
 
 def decoded(data: bytes) -> Offset:
-    """Return the offset that `encoded` stored.
-
-    Raises: ValueError when it is none, or of another version.
-    """
+    """Return the offset of `encoded`. Raises: ValueError, also for other versions."""
     try:
         version = msgspec.json.decode(data, type=_OffsetVersion).version
         if version != NEWEST_VERSION:
@@ -144,10 +138,7 @@ class OffsetStore(abc.ABC):
 
     @abc.abstractmethod
     def store(self, offset: Offset) -> None:
-        """Replace the stored offset atomically; return once it is durable.
-
-        Raises: OffsetError.
-        """
+        """Replace the stored offset atomically and durably. Raises: OffsetError."""
 
     @abc.abstractmethod
     def clear(self) -> None:

@@ -76,10 +76,7 @@ class OwnedObjects:
 
     @contextmanager
     def making(self, *entries: OwnedObject) -> Iterator[None]:
-        """Record ``entries`` while the ``with`` block creates the objects.
-
-        If the block fails, the entries are removed.
-        """
+        """Record ``entries`` while the block creates the objects; forget failed ones."""
         self.keep(*entries)
         try:
             yield

@@ -77,10 +77,7 @@ class EngineInbox(Generic[Request, Answer]):
 
 
 def begun(future: "Future[Answer]") -> bool:
-    """Return whether the engine may act on a request.
-
-    The sender can no longer cancel it then. False: the sender has cancelled it.
-    """
+    """Return whether the engine may act: the sender can no longer cancel it."""
     return future.running() or future.set_running_or_notify_cancel()
 
 
@@ -104,10 +101,7 @@ class FileSignalProperties(Properties):
 
 
 class FileSignals:
-    """Rename the signal file, read it and delete it.
-
-    A writer that appends later makes a new file.
-    """
+    """Rename the signal file, read and delete it; later writers make a new one."""
 
     def __init__(self, properties: FileSignalProperties) -> None:
         self._path = properties.path

@@ -39,10 +39,7 @@ def every_event(parts: Sequence[Part]) -> Iterator[BatchLocation]:
 
 
 def less(part: Part, gone: Collection[int]) -> Part:
-    """Return a part without the events at some locations.
-
-    Its positions do not change.
-    """
+    """Return a part without the events at some locations; positions stay."""
     if not gone:
         return part
     if isinstance(part, SnapshotRows):

@@ -142,10 +142,7 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take ``batch``, which need not be durable at return.
-
-        Raises: SinkError.
-        """
+        """Take ``batch``, which need not be durable at return. Raises: SinkError."""
 
     @abc.abstractmethod
     def flush(self) -> Position | Positions | None:
@@ -161,10 +158,7 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release everything without making anything durable.
-
-        May be called twice.
-        """
+        """Release everything without making anything durable. May be called twice."""
 
 
 class NullSink(Sink):

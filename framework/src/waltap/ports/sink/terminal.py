@@ -66,10 +66,7 @@ class SeenRows:
         return self._rows.pop(key, ()) if key is not None else ()
 
     def before(self, change: Update) -> Tuple:
-        """Return the known old row of ``change``, and store the new one.
-
-        Unknown and unsent values count as unchanged.
-        """
+        """Return the known old row of ``change``; store the new one."""
         relation, new = change.relation, change.new
         key = change.old if change.old_kind is OldTuple.KEY else new
         known = self.drop(relation, key)
@@ -127,10 +124,7 @@ class TerminalProperties(Properties):
 
 
 class TerminalSink(Sink):
-    """Prints to standard output.
-
-    Nothing is stored: printed lines count as durable.
-    """
+    """Prints to standard output; printed lines count as durable."""
 
     def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
         self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
@@ -242,10 +236,7 @@ class TerminalLayout:
     def _shown(
         self, line: "_LineLayout", change: Insert | Update | Delete
     ) -> tuple[Tuple, Tuple] | None:
-        """Return the row to show and its old row, () if unknown.
-
-        Return None for a delete that identifies no row.
-        """
+        """Return (row, old row or ()); None for a delete that identifies no row."""
         if isinstance(change, Insert):
             self._seen.add(change.relation, change.new)
             return change.new, ()

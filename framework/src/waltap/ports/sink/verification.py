@@ -7,10 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """The comparison of one destination table with the source's table.
-
-    The hook ``choose_comparison`` provides it.
-    """
+    """One destination table compared with the source's (``choose_comparison``)."""
 
     equal: bool
     # Keys, as text, of some rows that exist only at the destination.
@@ -49,10 +46,7 @@ class ComparedTable:
 
 
 def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
-    """Return the compared columns by key.
-
-    Rows with the same key are sorted, so both sides list them in one order.
-    """
+    """Return compared columns by key; rows of one key are in one order."""
     found: Rows = {}
     again: dict[Row, list[Row]] = {}
     for key, row in rows:
@@ -111,10 +105,7 @@ class VerificationSource(Protocol):
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return a reader of ``columns``, identified by the columns ``key``.
-
-        Each column is the destination's name and ``type_``.
-        """
+        """Return a reader of ``columns`` (destination's name, ``type_``) by ``key``."""
 
     def close(self) -> None:
         """Release every connection."""

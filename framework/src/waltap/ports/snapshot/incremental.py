@@ -70,10 +70,7 @@ RECENT = 4096
 
 
 class ChunkReader:
-    """Read the next chunk after the one in ``state``.
-
-    ``keys`` and ``clock`` are as for `IncrementalSnapshots`.
-    """
+    """Read the next chunk; ``keys`` and ``clock`` as in `IncrementalSnapshots`."""
 
     def __init__(
         self,
@@ -101,10 +98,7 @@ class ChunkReader:
     def next(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk | None:
-        """Return the next chunk, without rows at the table's end.
-
-        None means an empty table, or a chunk that is not valid yet (`waiting`).
-        """
+        """Return the next chunk; None for an empty table or while `waiting`."""
         self.waiting = False
         columns = [relation.columns[i].name for i in key]
         begun = self._state.head
@@ -148,10 +142,7 @@ class ChunkReader:
         return None
 
     def _counted(self, chunk: ReadChunk) -> ReadChunk | None:
-        """Return ``chunk`` if it saw everything that has streamed.
-
-        Otherwise the engine must read it again later.
-        """
+        """Return a chunk that saw all that has streamed, else None: read it again."""
         saw = chunk.saw
         self.waiting = chunk.locked or (saw is not None and not all(map(saw, self.recent)))
         if saw is not None and not self.waiting:
@@ -264,17 +255,11 @@ class IncrementalSnapshots:
 
     @property
     def until(self) -> int | None:
-        """Return the LSN for delivering the present chunk.
-
-        None means that there is no chunk, or that a watermark ends it.
-        """
+        """Return the LSN for the present chunk, None without one or by watermark."""
         return self._streamed_at if self._window is None else self._until
 
     def advance_wal(self) -> None:
-        """Make the stream reach `until` soon.
-
-        Raises: SourceError.
-        """
+        """Make the stream reach `until` soon. Raises: SourceError."""
         self._source.advance_wal()
 
     def advance_to(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
@@ -294,10 +279,7 @@ class IncrementalSnapshots:
         return _piece(self._closed(now), until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
-        """Resume from the state after a restart or a wait.
-
-        ``now`` is as for `process`.
-        """
+        """Resume after a restart or a wait; ``now`` as for `process`."""
         self._stored = None
         if self._marks:
             self._write_watermarks()
@@ -477,10 +459,7 @@ class IncrementalSnapshots:
         self.state.all_streamed()
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
-        """Return the action of a signal without performing it.
-
-        Raises: SignalUnusable.
-        """
+        """Return a signal's action, not performed yet. Raises: SignalUnusable."""
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             readable = {each.table_id for tables in known.values() for each in tables}
@@ -537,10 +516,7 @@ class IncrementalSnapshots:
             self.resume(now)
 
     def _to_stop(self, arguments: dict[str, object]) -> set[SnapshotRequest]:
-        """Return the queued requests that a stop names, or all.
-
-        Raises: SignalUnusable.
-        """
+        """Return the queued requests that a stop means. Raises: SignalUnusable."""
         queue, patterns = self.state.queue, self._patterns()
         entries = names(arguments)
         if not entries:
@@ -672,10 +648,7 @@ class IncrementalSnapshots:
         return bool(held_by)
 
     def _read_head(self, identifier: str) -> bool:
-        """Read the next chunk of the queue's head.
-
-        Return False if there is none, or none yet (`waiting`).
-        """
+        """Read the head's next chunk; False for none, or none yet (`waiting`)."""
         request, reported = self.state.queue[0], self.state.head.end_reported
         self._at_end = False
         self.waiting = self.held()

@@ -23,10 +23,7 @@ from waltap.ports.snapshot.incremental_state import IncrementalState, Key
 
 
 class SnapshotWindow:
-    """Hold the rows of one chunk.
-
-    ``identifier`` is in both watermarks.
-    """
+    """Hold the rows of one chunk; ``identifier`` is in both watermarks."""
 
     def __init__(
         self,
@@ -118,10 +115,7 @@ class SnapshotWindow:
         return row
 
     def _search(self, image: Tuple) -> Tuple | None:
-        """Remove and return the row of an image without a complete key.
-
-        The values that it has must be equal.
-        """
+        """Remove and return the row with the values of an image without a key."""
         given = [(i, value) for i, value in enumerate(image) if not isinstance(value, MissingValue)]
         for key, rows in self._rows.items() if given else ():
             for row in rows:
@@ -137,10 +131,7 @@ class SnapshotWindow:
 
 
 def aligner(relation: Relation, target: Relation) -> Callable[[Tuple], Tuple]:
-    """Return the function that adapts images of another table version.
-
-    The result has the columns of ``target`` in its order.
-    """
+    """Return the function that gives images the columns of ``target``."""
     indexes = {column.name: index for index, column in enumerate(relation.columns)}
     found = [indexes.get(column.name) for column in target.columns]
 
@@ -167,10 +158,7 @@ MANY = 1000
 
 
 class MovedRows:
-    """Record moved rows of tables in their `ChunkState`.
-
-    ``identifying`` is as for `IncrementalSnapshots`.
-    """
+    """Record moved rows in `ChunkState`; ``identifying`` names a row's columns."""
 
     def __init__(
         self,
@@ -211,10 +199,7 @@ class MovedRows:
         chunk.moved[new] = False
 
     def next(self, *, exhausted: bool) -> list[Key]:
-        """Return the keys of rows to read now.
-
-        ``exhausted`` means that no chunk is left.
-        """
+        """Return the keys of rows to read now; ``exhausted``: no chunk is left."""
         waiting = [key for key, asked in self._state.head.moved.items() if not asked]
         # Large numbers of moved rows alternate with chunks, so that neither has to wait for the other.
         self._reads_moved = not self._reads_moved and len(waiting) >= MANY
@@ -222,19 +207,13 @@ class MovedRows:
         return [msgspec.json.decode(text, type=Key) for text in self._reading]
 
     def mark_absent(self) -> None:
-        """Record that none of the rows from `next` exists.
-
-        They were deleted or moved again, and the stream will show it.
-        """
+        """Record that no row of `next` exists: the stream shows where they are."""
         for text in self._reading:
             self._state.head.moved[text] = True
         self._reading = []
 
     def mark_delivered(self) -> None:
-        """Record the delivery of the rows from `next`.
-
-        Everything that their reading saw has streamed.
-        """
+        """Record the delivery of the rows from `next`."""
         for text in self._reading:
             self._state.head.moved.pop(text, None)
         self._reading = []

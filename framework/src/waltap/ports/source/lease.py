@@ -51,10 +51,7 @@ class LeaderLease(abc.ABC):
 
     @abc.abstractmethod
     def held(self) -> bool:
-        """Return whether this process certainly has the lease now.
-
-        Any thread may call it; it does not wait.
-        """
+        """Return, without waiting, whether this process has the lease. Thread-safe."""
 
     def owner(self) -> str | None:
         """Return the lease's holder as text, without taking the lease.

@@ -124,10 +124,7 @@ class RelationMemory:
             self.put(relation)
 
     def save(self) -> None:
-        """Append new descriptions to the file.
-
-        The file is rewritten when most of it is outdated.
-        """
+        """Append new descriptions, or rewrite a mostly outdated file."""
         if not self._unsaved or self._path is None:
             return
         # Rewrite once more than half of the records are outdated; small files are not worth it.

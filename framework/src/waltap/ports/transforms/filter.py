@@ -67,10 +67,7 @@ class FilterProperties(Properties):
 
 
 class TableFilter:
-    """The transform that drops changes.
-
-    It decides once for each table, and for rows only by a function.
-    """
+    """Drop changes, decided once per table, for rows by a function."""
 
     def __init__(self, properties: FilterProperties) -> None:
         """Raises: ConfigurationError if the function cannot be imported."""
@@ -159,10 +156,7 @@ class TableFilter:
 
 
 def _imported(path: str) -> RowCondition:
-    """Import the function ``module:name``.
-
-    The module may be in the working directory.
-    """
+    """Import ``module:name``, perhaps from the working directory."""
     module_name, _, name = path.partition(":")
     # The command `waltap` does not have the working directory on its path.
     here = str(Path.cwd())
@@ -211,10 +205,7 @@ class FieldsProperties(Properties):
         return self
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return (old name, new name) of each renamed field.
-
-        Raises: ValueError for an entry that is not ``old:new``.
-        """
+        """Return (old, new) names of fields. Raises: ValueError for another form."""
         found = []
         for entry in self.renames:
             old, colon, new = (part.strip() for part in entry.partition(":"))
@@ -225,10 +216,7 @@ class FieldsProperties(Properties):
 
 
 def fields_changer(properties: FieldsProperties) -> EventTransform:
-    """Return the transform that drops and renames fields.
-
-    Fields that a table lacks are ignored, so one list can serve many tables.
-    """
+    """Return the transform that drops and renames fields that a table has."""
     concerned = _concerned(properties.tables)
     exclude, renames = properties.exclude, properties.pairs()
 

@@ -249,10 +249,7 @@ class SinkCalls:
         return None if now is None else (now[0], max(0.0, self._clock.monotonic() - now[1]))
 
     def in_flight(self) -> tuple[str, float] | None:
-        """Return the longest unfinished work of the sink and its seconds.
-
-        It is the present call, or batches that the sink has not acknowledged.
-        """
+        """Return the sink's longest call or missing acknowledgement, and seconds."""
         call, unacknowledged = self.at_hand(), self.unacknowledged_since
         if unacknowledged is None:
             return call
@@ -289,10 +286,7 @@ class TablesRead:
         self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
-        """Record tables that begin with ``parts``.
-
-        Return True if the offset must be stored first.
-        """
+        """Record tables that begin; True if the offset must be stored first."""
         begins: dict[str, TableChunks] = {}
         for part in parts:
             if isinstance(part, SnapshotRows):
@@ -435,10 +429,7 @@ class EventRate:
         self._seconds[second % RING] = (second, so_far + events if known == second else events)
 
     def per_second(self, now: float, window_s: int) -> float:
-        """Return the events per second of the last ``window_s`` whole seconds.
-
-        At most a minute, and fewer seconds in a younger run.
-        """
+        """Return the rate of the last ``window_s`` whole seconds, at most 60."""
         if self._began is None:
             return 0.0
         end = int(now)  # without the present second, which is incomplete

@@ -148,10 +148,7 @@ Answer = tuple[int, str, bytes]
 
 
 class MonitorListener(ThreadingHTTPServer):
-    """Answer each request by ``answer``, and add ``headers``.
-
-    Raises: OSError.
-    """
+    """Answer requests by ``answer``, with ``headers``. Raises: OSError."""
 
     daemon_threads = True
     request_queue_size = MOST
@@ -306,10 +303,7 @@ def is_loopback(host: str) -> bool:
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the token in a file, or write a new one.
-
-    Only the file's owner may read it. Raises: OSError.
-    """
+    """Return the token in a file, or a new one in a private file. Raises: OSError."""
     with suppress(FileNotFoundError):
         stored = path.read_text("ascii", "replace").strip()
         if len(stored) >= LEAST:
@@ -368,10 +362,7 @@ def _name(host: str) -> str:
 
 
 def _authority(origin: str) -> str | None:
-    """Return name and port of an Origin header.
-
-    None: the header is not an address.
-    """
+    """Return name and port of an Origin header, None if it has none."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -465,10 +456,7 @@ class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``:PORT``.
-
-    Raises: ConfigurationError.
-    """
+    """Return host and port of ``[HOST]:PORT``. Raises: ConfigurationError."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigurationError.of("waltap.http", "is no address", value=text, allowed="HOST:PORT")
@@ -476,10 +464,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class MonitorServer:
-    """Serve HTTP requests in threads while the block lasts.
-
-    A request waits ``wait_s`` for the answer to its signal.
-    """
+    """Serve HTTP in threads in the block; signals wait ``wait_s``."""
 
     def __init__(
         self, engine: "ObservedEngine", address: str, token: str | None, *, wait_s: float = WAIT_S

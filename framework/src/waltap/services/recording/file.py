@@ -157,10 +157,7 @@ _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 class RecordingWriter:
-    """Write one recording.
-
-    An existing file is replaced. Raises: OSError.
-    """
+    """Write one recording, and replace an existing file. Raises: OSError."""
 
     def __init__(self, path: Path) -> None:
         self._raw = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does it

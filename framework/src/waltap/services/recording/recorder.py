@@ -44,10 +44,7 @@ def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Pro
 
 
 def replaying(profile: Profile, made: RecordingHead, host: Host, state_dir: Path) -> Profile:
-    """Return ``profile`` with a recording instead of its server.
-
-    Raises: SpecMissing if the recorded decoder is not installed.
-    """
+    """Return ``profile`` with a recording as its server. Raises: SpecMissing."""
     decoder: DecoderSpec = host.find(DecoderSpec, made.header.decoder)
     properties = RecordingProperties.model_validate({"recording.path": str(made.path)})
     return replace(
@@ -65,10 +62,7 @@ _ENDS = (Commit, CommitPrepared, StreamCommit, TransactionBlock)
 
 
 def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> DecoderSpec:
-    """Return ``spec`` with decoders that record into ``writer``.
-
-    ``identifier`` identifies the recording.
-    """
+    """Return ``spec`` with decoders that record as ``identifier``."""
 
     def factory(context: DecoderContext) -> Decoder:
         header = RecordingHeader(
@@ -87,10 +81,7 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
 
 class _Section:
-    """Write the entries of one decoder, and the answers to its questions.
-
-    A decoder that only a check makes writes nothing.
-    """
+    """Write a decoder's entries and answers; a check's writes nothing."""
 
     def __init__(
         self, writer: RecordingWriter, header: RecordingHeader, valid_until: dict[int, int]

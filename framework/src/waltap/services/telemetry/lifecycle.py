@@ -14,10 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def summary_fields(status: PipelineStatus) -> dict[str, object]:
-    """Return the summary as fields of a log line.
-
-    ``lsn`` is the last position that the sink has.
-    """
+    """Return the summary as log fields; ``lsn`` is the sink's last position."""
     found: dict[str, object] = {
         "changes": status.changes,
         "snapshot_rows": status.snapshot_rows,
