@@ -63,10 +63,7 @@ class IdleTables:
     def found(
         self, sessions: SimpleQueue[SizedSession], state: OutputState
     ) -> dict[str, TableState]:
-        """Return the tables whose version moved, for the next commit.
-
-        One of ``sessions`` reads the versions. No table may have an unfinished step.
-        """
+        """Return the tables whose version moved, by one of ``sessions``, for a commit."""
         began = time.monotonic()
         if not self._remaining and began >= self._next:
             self._next, self._remaining = began + REST_S, list(state.tables)

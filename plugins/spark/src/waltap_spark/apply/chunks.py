@@ -39,10 +39,7 @@ _TIME: Final = re.compile(r'"time\(\d\)"')
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """Rows of chunks, and the columns whose values became null.
-
-    Tasks report those columns while Spark reads ``rows``.
-    """
+    """Rows of chunks, and the columns whose values tasks made null while they read."""
 
     rows: DataFrame
     # Spark adds what its tasks report by ``+=``, which a set lacks.

@@ -174,10 +174,7 @@ class CommitAttempt:
     def _spared(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, rows: DataFrame
     ) -> RetainedKeys | None:
-        """Return keys that ``group``, with its ``rows``, must not remove from ``table``.
-
-        None means that the group is the whole snapshot.
-        """
+        """Return keys that ``group`` must not remove; None: it is the whole snapshot."""
         others = [each for each in group.others if each.key == group.key]
         if not others or not group.key:
             return None
@@ -232,10 +229,9 @@ class CommitAttempt:
             raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """End the validity of all present rows before ``group`` adds its rows.
+        """End all present rows before ``group``, as by a truncate that no server sent.
 
-        A truncate that no server sent does that: a snapshot found the table empty, or another table
-        took its name. Without rows it is at the position of the empty snapshot.
+        Without rows it is at the position of the empty snapshot.
         """
         # kept rows never end
         if table.mode.deletes == "kept":

@@ -73,10 +73,7 @@ class ExternalSnapshots:
         self._seen = True
 
     def plan(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
-        """Find the chunks for ``plans`` of ``manifests``, and mark groups with lost rows.
-
-        Raises: RowsAwaited, where rows are missing and not known to be lost.
-        """
+        """Find chunks, and mark lost groups. Raises: RowsAwaited for rows that may come."""
         tasks = plans.values()
         of = [(task, group) for task in tasks for group in task.groups if group.external_snapshot]
         names = {group.external_snapshot for _task, group in of}
@@ -114,10 +111,7 @@ class ExternalSnapshots:
             log.warning("rows that are no longer needed stay until the next commit: %s", error)
 
     def wait_for(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> None:
-        """Copy all rows of ``group`` to files of the output.
-
-        A complete copy of an earlier attempt is used as it is.
-        """
+        """Copy all rows of ``group`` to files, unless an earlier attempt did."""
         output, place = self._output, _place(group, table.folder)
         if not _is_complete(output, place):
             with self._chunks(commit, table, group) as read:
@@ -130,10 +124,7 @@ class ExternalSnapshots:
     def replaced(
         self, kind: TableFormat, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Return ``table`` with only the snapshot rows of ``group``.
-
-        Formats that write in place take the rows from `wait_for`.
-        """
+        """Return ``table`` with only ``group``'s rows, copied by `wait_for` in place."""
 
         def replaced(rows: DataFrame) -> TableState:
             named = with_names(rows, group.called) if group.called else rows

@@ -40,8 +40,7 @@ class MaintenanceResult:
 def take(output: SparkOutput) -> OutputState:
     """Lock ``output`` for `maintain`, without Spark.
 
-    Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown before the
-    first commit.
+    Raises: as `SparkOutput.open`; CommitBegun, and TableUnknown before the first commit.
     """
     state = output.state()
     if state is None:

@@ -104,10 +104,7 @@ NO_MORE: Final = packed(NO_NAME, {})
 
 
 class DriverInput:
-    """Reads the engine's messages from standard input until its end.
-
-    A thread reads, so that the engine never waits for a busy driver.
-    """
+    """Reads the engine's messages in a thread, so that the engine never waits."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -121,10 +118,7 @@ class DriverInput:
         return self._gone.is_set()
 
     def of(self, name: str) -> TableSplits | None:
-        """Return the chunks of ``name``, None before they arrive.
-
-        Raises: LookupError if none will arrive (`NO_MORE`).
-        """
+        """Return the chunks of ``name``, or None. Raises: LookupError if none will come."""
         last, tables = self._last
         if name == last:
             return tables

@@ -20,11 +20,7 @@ from waltap_spark.schema.expression import EXACT, quoted
 
 
 class SqlQueries:
-    """Views of all tables, and answers to queries.
-
-    ``rows`` is the most rows that an answer shows. ``allow_stale`` has the meaning that
-    `open_tables` gives it.
-    """
+    """Views of all tables, and answers of up to ``rows`` rows."""
 
     def __init__(
         self,
@@ -48,10 +44,7 @@ class SqlQueries:
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
 
     def answer(self, query: str) -> None:
-        """Print the rows of one query, and the tables' problems.
-
-        Raises: as `show`.
-        """
+        """Print a query's rows, then the tables' problems. Raises: as `show`."""
         # problems come last, because the error of a refused query has the text of one
         try:
             self.show(query)

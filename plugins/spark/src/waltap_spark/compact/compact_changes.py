@@ -115,11 +115,7 @@ def carry_values(
 
 
 def _compacted_here(given: LoggedChanges, made: "Callable[[_Set], Made | None]") -> Made | None:
-    """Return the result of ``made``, or None.
-
-    None: Spark must move the values, or Arrow cannot carry a type. After any other fault Spark
-    tries, and reports the error.
-    """
+    """Return the result of ``made``; None: Spark must compact, and report faults."""
     table, read = given.table, given.read
     if sum(change.rows for change in given.changes) > FEW:
         return None
@@ -147,11 +143,7 @@ def _log_fallback(table: str, problem: str) -> None:
 
 
 def _are_light(table: TableState, changes: Sequence[LogFacts], rows: Rows) -> bool:
-    """Return whether the values of ``rows`` fit into the driver.
-
-    Spark computes the size where the change log does not have it: a few thousand rows may hold
-    gigabytes.
-    """
+    """Return whether the driver can hold the values, by the log's sizes or Spark's."""
     unpacked = unpacked_in_all(changes)
     if unpacked:
         return unpacked <= LARGE
@@ -171,10 +163,7 @@ class KeyPart:
 
 
 class _Set:
-    """Rows of the change log in the driver, by number.
-
-    ``read`` has at least their positions, operations, and the columns ``key``.
-    """
+    """Rows in the driver, by number; with positions, operations, and columns ``key``."""
 
     def __init__(
         self, given: LoggedChanges, read: pa.Table, key: Sequence[KeyPart] | None = None
@@ -199,10 +188,7 @@ class _Set:
         return None if net is None else self.local(net)
 
     def net_rows(self) -> pa.Table | None:
-        """Return one row for each key, and its `GONE` flag.
-
-        None means that the base has too many of the values.
-        """
+        """Return one row for each key, with `GONE`; None: the base has too many values."""
         rows, fills = self.net.last_rows()
         if sum(int((fill.asked >= 0).sum()) for fill in fills.values()) > LOCAL_KEYS:
             return None
@@ -247,10 +233,7 @@ class _Set:
     def _base_values(
         self, fills: Mapping[str, Fill]
     ) -> dict[str, tuple[Integers, pa.ChunkedArray]]:
-        """Return by column the base's values, and each row's value by number.
-
-        The number is -1 where the base has none.
-        """
+        """Return by column the base's values, and each row's value by number, or -1."""
         asked = {name: fill.asked[fill.asked >= 0] for name, fill in fills.items()}
         # no question means no Spark job
         names = [name for name, rows in asked.items() if len(rows)]
@@ -274,11 +257,7 @@ class _Set:
         return np.isin(rows, self._found(asked, ()).column(temp("row")).to_numpy())
 
     def _found(self, rows: Integers, names: Sequence[str]) -> pa.Table:
-        """Return the rows of `lookup`, with the numbers ``rows`` as ``row``.
-
-        If the keys are few, a condition lists them: the base skips files, and there is nothing to
-        join.
-        """
+        """Return the rows of `lookup` with their ``row``; few keys are listed, not joined."""
         key, row, numbers = self._table.key, temp("row"), dict[Any, int]()
         if len(rows) <= LISTED and not any(each.kind.startswith("{") for each in self._key):
             at = pa.array(rows)
@@ -317,10 +296,7 @@ class _Set:
     def local(
         self, columns: Mapping[str, Any] | pa.Table, kinds: Mapping[str, str] | None = None
     ) -> DataFrame:
-        """Return ``columns`` as a Spark frame.
-
-        ``kinds`` are the types of temporary columns, if not numbers of rows or flags.
-        """
+        """Return ``columns`` as a frame; ``kinds`` are the types of temporary columns."""
         rows = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
         own = {**self._table.columns, **LOG_FIELDS, **(kinds or {})}
         rest = {True: '"boolean"', False: '"long"'}
@@ -372,10 +348,9 @@ class _Set:
 
 
 class _LargeSet:
-    """Many rows, as one set or in slices.
+    """Many rows, in slices; the driver reads their keys and positions only.
 
-    The driver reads their keys and positions only. A position identifies a row. Rows of a snapshot
-    share one, and need their keys as well.
+    A position identifies a row. Rows of a snapshot share one, and need their keys as well.
     """
 
     def __init__(self, given: LoggedChanges, read: pa.Table | None) -> None:

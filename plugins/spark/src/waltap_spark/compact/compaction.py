@@ -56,11 +56,7 @@ def alive_keys(key: Sequence[str], rows: DataFrame, base: DataFrame) -> DataFram
 
 
 def verdict() -> Column:
-    """Return an aggregate: whether a key has a row afterwards.
-
-    It aggregates the rows that a transaction has under one key. Null means as before the
-    transaction.
-    """
+    """Return an aggregate: whether a transaction leaves a key a row; null: as before."""
     more = F.count_if(F.col("_op") == "c") - F.count_if(F.col("_op") == "d")
     return (
         F.when(F.max_by("_op", F.struct(*WITHIN)) != "d", F.lit(True))
@@ -130,10 +126,7 @@ def widened(
 
 
 def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str]) -> DataFrame:
-    """Return rows of ``table`` with their source column.
-
-    Columns in ``columns`` get the types there. Columns that the server generates are left out.
-    """
+    """Return the shown rows of ``table`` with their source, in types of ``columns``."""
     assert table.place is not None
     own = {
         each.name: each.dataType.json() for each in frame.schema if each.name not in table.hidden
@@ -231,11 +224,7 @@ def _match(key: Sequence[str], other: str) -> Column:
 def copies(
     table: TableState, changes: Sequence[LogFacts], base: DataFrame, rows: DataFrame
 ) -> DataFrame:
-    """Return ``base`` with added ``rows``, and without deleted ones.
-
-    Each delete removes one equal row. Rows are equal when the columns that changes report are
-    equal (`TableState.comparable`).
-    """
+    """Add ``rows`` to ``base``; a delete removes one row of equal `comparable` ones."""
     names = list(table.columns)
     own = [column_of(name) for name in names]
     # inserts alone need no comparison of rows
@@ -261,11 +250,7 @@ def copies(
 
 
 def distinguishing(name: str, kind: str) -> Column:
-    """Return the expression that groups equal values.
-
-    Floating point becomes text, in which 0 and -0 differ. Maps become JSON, because Spark does
-    not compare maps.
-    """
+    """Return an expression that groups equal values; 0 and -0 differ. Maps are JSON."""
     column = column_of(name)
     if '"map"' in kind:
         return F.to_json(column, EXACT)

@@ -31,8 +31,7 @@ def logged(
 ) -> DataFrame:
     """Return the rows of ``group`` as a data frame.
 
-    ``types`` are the columns; None lets Spark read them from the footer. ``first``: only the
-    first segment's rows.
+    ``types``: None lets Spark read them from the footer. ``first``: only the first segment's rows.
     """
     reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
     if types is not None:
@@ -53,8 +52,7 @@ def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:
 def logged_types(spark: SparkSession, store: FileStore, group: SegmentGroup) -> dict[str, str]:
     """Return the columns of the group's segments.
 
-    They come from a segment's footer, because Spark would start a job to read it. Spark reads
-    the columns of a converted group, and of types that the footer does not name.
+    They come from a footer where it names the types, because Spark would start a job to read it.
     """
     if not group.converted:
         found = arrow_types(store.parquet_schema(next(iter(group.segments))))
@@ -103,10 +101,7 @@ def _unsent(rows: pa.Table, names: Iterable[str]) -> dict[str, Flags]:
 
 
 def key_codes(keys: Sequence[pa.ChunkedArray]) -> Integers:
-    """Return numbers that are equal where Spark takes keys for equal.
-
-    They are below the number of rows. Nulls are one value.
-    """
+    """Return a number per row, below their count: equal where Spark's keys are equal."""
     codes: Integers | None = None
     for key in keys:
         encoded = _canonical(key.combine_chunks()).dictionary_encode(null_encoding="encode")
@@ -140,10 +135,9 @@ def _text(value: Any) -> str:
 
 
 def segment_rows(table: TableState, group: SegmentGroup, store: FileStore) -> pa.Table | None:
-    """Return keys, positions and operations of ``group``, without Spark.
+    """Return keys, positions and operations of ``group``, named as in ``table``.
 
-    The columns have the names of ``table``. None means that Spark must read the rows: they are too
-    many, or the segments have another key than the table. Spark also reports damaged segments.
+    None: they are too many or damaged, or the segments have another key; then Spark reads the rows.
     """
     has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
     files = {name: file_column(table, has, ids, name) for name in table.columns}
@@ -168,9 +162,7 @@ def _keeps_keys(had: str | None, kind: str) -> bool:
 
 
 def _read(store: FileStore, group: SegmentGroup, key: Sequence[str]) -> pa.Table | None:
-    """Return ``key``, positions and operations of ``group``.
-
-    None means that they are too many, or that timestamps have units that Spark does not have.
+    """Return ``key``, positions and operations; None: too many, or finer than µs.
 
     Raises: FilesUnavailable, OSError, ArrowException.
     """

@@ -27,10 +27,7 @@ from waltap_spark.state.output import BasePart, ChangeSet, TableState
 
 @dataclass(frozen=True)
 class RetainedKeys:
-    """Keys in later groups of a snapshot.
-
-    The first group removes the table's rows that it lacks, except these.
-    """
+    """Keys in later groups of a snapshot, which the first group does not remove."""
 
     keys: DataFrame
     groups: Sequence[SegmentGroup]

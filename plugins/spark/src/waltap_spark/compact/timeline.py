@@ -154,10 +154,7 @@ def _of_one_moment(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 def _states(
     table: TableState, changes: Sequence[LogFacts], events: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Return all states of each key, with unsent values filled in.
-
-    ``stored`` marks the state in ``base``.
-    """
+    """Return all states of each key, with all values; ``stored`` ones are ``base``'s."""
     key, mode = list(table.key), table.mode
     partial = unsent_columns(table, changes)
     always = [name for name in table.columns if name not in key and name not in partial]

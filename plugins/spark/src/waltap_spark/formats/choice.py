@@ -49,7 +49,7 @@ class FormatChoice:
         return made
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Add the format's settings to the ``settings`` of a new session.
+        """Return ``settings`` with the format's own.
 
         Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
         """

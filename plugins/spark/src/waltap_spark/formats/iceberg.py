@@ -82,8 +82,8 @@ def needed_since(
 ) -> float:
     """Return the time of the oldest needed version, or infinity.
 
-    ``versions``: newest first. ``named``: the versions that tables of the output ``own`` name.
-    Other outputs count if they wrote after ``silent_ms``.
+    ``versions``: newest first; ``named``: needed ones of the output ``own``. Others count if they wrote
+    after ``silent_ms``.
     """
     needed, latest = math.inf, dict[tuple[str, str], int]()
     for each in versions:
@@ -225,10 +225,9 @@ class IcebergFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """Replace the columns, then rewrite all rows from the old version.
+        """Replace the columns, then rewrite all rows: the versions stay in sequence.
 
-        Replacing the table would be one commit, but would end the sequence of its versions. Raises:
-        FormatLimit for a column that partitions the table.
+        Raises: FormatLimit for a column that partitions the table.
         """
         at = target.at
         table = self._load(spark, at)
@@ -326,10 +325,7 @@ class IcebergFormat(MergingFormat):
     # --- versions -----------------------------------------------------------------------------------
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
-        """Return snapshots from the newest back, without rolled-back ones.
-
-        Raises: FormatNotReady.
-        """
+        """Return later snapshots, without rolled-back ones. Raises: FormatNotReady."""
         table = self._load(spark, target.at, is_there=False)
         if table is None:
             return None
@@ -416,10 +412,7 @@ class IcebergFormat(MergingFormat):
         return (before, after) in _GROWS
 
     def stored(self, kind: str) -> str:
-        """Return types that Iceberg has.
-
-        Smaller integers become 32 bits, and times of day become text.
-        """
+        """Return Iceberg's types: small integers have 32 bits, times of day are text."""
         if not any(word in kind for word in ("byte", "short", "time(")):
             return kind
         return type_text(_stored(json.loads(kind)))
@@ -462,8 +455,7 @@ class IcebergFormat(MergingFormat):
     def _expire(self, table: Any, at: str) -> None:
         """Expire snapshots by the retention and the maximum number.
 
-        A snapshot that a table names stays, with all later ones, since other sources of the present
-        commit begin there. This includes tables of other outputs that share the target.
+        A snapshot that a table names stays with all later ones, also one of another output's table.
         """
         retained = max(self._properties.retention_snapshots, MIN_SNAPSHOTS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
@@ -502,9 +494,9 @@ class IcebergFormat(MergingFormat):
         self._ready.add(spark)
 
     def _start(self, spark: SparkSession) -> None:
-        """Set our own catalogue, or load the named one.
+        """Set our own catalogue, or load the named one to see its failure, too.
 
-        Loading shows a failure that Iceberg would hide. Raises: SessionTaken, CatalogueUnreachable.
+        Raises: SessionTaken, CatalogueUnreachable.
         """
         own = {
             OWN_SETTING: CATALOG,
@@ -531,10 +523,7 @@ class IcebergFormat(MergingFormat):
 
     @staticmethod
     def _require_free(spark: SparkSession, warehouse: str) -> None:
-        """Require that our catalogue serves no other output.
-
-        A session cannot change a loaded catalogue. Raises: SessionTaken.
-        """
+        """Raises: SessionTaken if our catalogue, once loaded, serves another output."""
         had = spark.conf.get(f"{OWN_SETTING}.warehouse", None)
         jvm = getattr(spark, "_jvm", None)
         if had in (None, warehouse):

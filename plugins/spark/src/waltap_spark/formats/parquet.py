@@ -149,10 +149,9 @@ class ParquetFormat(TableFormat):
     def _compact(
         self, commit: CommitContext, table: TableState, spared: RetainedKeys | None = None
     ) -> TableState:
-        """Compact the pending changes into a new base.
+        """Compact the pending changes into a new base; rows of ``spared`` do not end.
 
-        Rows of ``spared`` do not end because the changes lack them. Ended versions stay in their files,
-        so the cost depends on the open versions, not on the history.
+        Ended versions stay in their files, so the cost depends on the open versions, not on the history.
         """
         uri = self._output.uri
         ended = tuple(part for part in table.base if part.closed)
@@ -183,10 +182,7 @@ class ParquetFormat(TableFormat):
     def _compacted(
         self, commit: CommitContext, table: TableState
     ) -> tuple[DataFrame, DataFrame | None]:
-        """Return rows with pending keys, and their net changes.
-
-        The net changes are None where the mode needs every change, or the table has no key.
-        """
+        """Return rows with pending keys, and net changes, None without key or with a past."""
         rows = changes_frame(commit.spark, table, table.pending, self._output.uri, filled=True)
         base = current_frame(
             commit.spark, msgspec.structs.replace(table, pending=()), self._output.uri
@@ -293,10 +289,7 @@ class ParquetFormat(TableFormat):
         return int(stored.count())
 
     def _write(self, frame: DataFrame, path: str, rows: int | None = None) -> None:
-        """Write ``frame`` to ``path``.
-
-        ``rows`` is their approximate number, for the number of files. None: one file for each task.
-        """
+        """Write about ``rows`` rows of ``frame``; None: one file for each task."""
         if rows is not None:
             frame = frame.coalesce(rows // self._options.file_rows + 1)
         frame.write.mode("overwrite").parquet(self._output.uri(path))
@@ -315,10 +308,7 @@ def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
 
 
 def _without_unused(table: TableState) -> TableState:
-    """Return ``table`` without unneeded history.
-
-    With ``history = none`` only change sets stay from which rows are read.
-    """
+    """Return ``table`` with change sets that rows need, unless it has a history."""
     if table.mode.history:
         return table
     used = {part.path for part in table.base} | {change.path for change in table.pending}
@@ -365,10 +355,7 @@ def _continuity_of_compaction(table: TableState) -> str:
 
 
 def _epoch_of_compaction(table: TableState) -> int:
-    """Return a compacted base's epoch, the earliest of its parts.
-
-    A later epoch may still deliver again rows that the base has.
-    """
+    """Return the earliest epoch of the parts; later ones may deliver rows again."""
     if any("t" in change.operations for change in table.pending):
         return max(change.epoch for change in table.pending)
     epochs = [*(part.epoch for part in table.base), *(change.epoch for change in table.pending)]

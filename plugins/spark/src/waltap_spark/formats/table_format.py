@@ -133,10 +133,7 @@ class GroupRows:
         return self._widened(table, filled=False)
 
     def read_here(self, table: TableState) -> pa.Table | None:
-        """Return the rows of a small group, read by this process.
-
-        None if the group is large, or its columns differ from the table's.
-        """
+        """Return a small group's rows, read here; None if large, or of other columns."""
         names = tuple(table.columns)
         if self.spark is None:
             return None
@@ -198,10 +195,7 @@ class GroupRows:
         return compact_here(LoggedChanges(self.spark, table, [self.group], base, base, read))
 
     def changes(self, table: TableState, base: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Return the changes with resolved keys, and their ``base``.
-
-        After a truncate the base is empty.
-        """
+        """Return the changes with resolved keys, and ``base``, empty after a truncate."""
         rows = carry_values(table, [self.group], self._widened(table, filled=True), base)
         if self.truncates:
             return after_last_truncate(rows), base.limit(0)
@@ -213,17 +207,11 @@ class GroupRows:
 
     @property
     def only_puts(self) -> bool:
-        """Return whether every touched key has a row afterwards.
-
-        A row with a changed key leaves a deleted one.
-        """
+        """Return whether every touched key has a row afterwards; changed keys leave none."""
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.key_changes
 
     def listed(self, table: TableState) -> str | None:
-        """Return the condition that lists the touched keys of a small group.
-
-        None: the group is large, or its keys cannot be listed.
-        """
+        """Return a condition of a small group's keys; None: large, or not to be listed."""
         read = self.read_here(table) if table.key else None
         if read is None:
             return None
@@ -266,10 +254,7 @@ class TableFormat(ABC):
         return frozenset()
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
-        """Estimate the rows that a change may meet, to choose a plan.
-
-        None if unknown.
-        """
+        """Estimate the rows that a change may meet, to choose a plan; None if unknown."""
         return None if self.writes_in_place else table.stored_rows
 
     def moves(self, spark: SparkSession, tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
@@ -289,10 +274,7 @@ class TableFormat(ABC):
     def aligned(
         self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
-        """Return tables that changed since ``moved`` were written.
-
-        Tables of one target change together.
-        """
+        """Return tables of one target that changed since ``moved`` were written."""
         return {}
 
     def afterwards(self) -> Sequence[Callable[[SparkSession], None]]:
@@ -308,10 +290,7 @@ class TableFormat(ABC):
     def read_together(
         self, spark: SparkSession, tables: Sequence[TableState], what: What
     ) -> DataFrame:
-        """Return rows or history of a target's tables, with sources.
-
-        Raises: SourcesDiffer.
-        """
+        """Return a target's rows or history, with sources. Raises: SourcesDiffer."""
         columns = union_columns(tables)
         return functools.reduce(
             lambda one, other: one.unionByName(other, allowMissingColumns=True),

@@ -123,10 +123,7 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicFi
 
 
 def key_fields(key: str) -> tuple[str, ...]:
-    """Return the columns of a record's key. Raises: EventUnreadable.
-
-    The key is JSON, with or without schema.
-    """
+    """Return the columns of a record's JSON key. Raises: EventUnreadable."""
     try:
         found = json.loads(key)
         if isinstance(found, dict) and set(found) == {"schema", "payload"}:
@@ -139,10 +136,7 @@ def key_fields(key: str) -> tuple[str, ...]:
 
 
 def names_in_avro(schema: str) -> dict[str, set[str]]:
-    """Return an Avro record's fields, and their inner fields.
-
-    Raises: EventUnreadable if it is no record.
-    """
+    """Return a record's fields with inner ones. Raises: EventUnreadable if it is none."""
     try:
         return {each["name"]: _names(each["type"]) for each in json.loads(schema)["fields"]}
     except (ValueError, KeyError, TypeError) as cause:
@@ -157,10 +151,7 @@ def _names(kind: Any) -> set[str]:
 
 
 def without_decimals(schema: str) -> str:
-    """Return an Avro schema without decimals, which then are bytes.
-
-    Spark's decimals have 38 digits at most.
-    """
+    """Return an Avro schema with bytes for decimals, whose digits Spark cannot hold."""
 
     def bare(part: dict[str, Any]) -> dict[str, Any]:
         left_out = {"logicalType", "precision", "scale"}

@@ -35,10 +35,7 @@ def schemas_of(address: str) -> Callable[[str], str]:
 
 
 def _schema_of(address: str, schema_id: str) -> str:
-    """Return a schema by id; ``address`` may contain user and password.
-
-    Raises: TopicsUnreadable, EventUnreadable.
-    """
+    """Return a schema by its id. Raises: TopicsUnreadable, EventUnreadable."""
     from waltap.base.network.http import HttpClient
 
     place = urlsplit(address)
@@ -372,10 +369,9 @@ class TopicEvents:
         return ends
 
     def _beyond(self, more: Mapping[Place, High]) -> dict[Place, tuple[int, int, int]]:
-        """Return the first event of each partition beyond another partition.
+        """Return each partition's first event beyond another, by offset and position.
 
-        Partition → offset and position. ``more``: the positions after which partitions have further
-        records.
+        ``more``: the positions after which partitions have further records.
         """
         topics = self._spread.intersection(topic for topic, _partition in more)
         if not topics:
@@ -442,10 +438,7 @@ class TopicEvents:
         ]  # fmt: skip
 
     def reached(self) -> dict[Place, Reached]:
-        """Return the progress of every partition with events.
-
-        Raises: OffsetsLost.
-        """
+        """Return the progress of every partition with events. Raises: OffsetsLost."""
         found: dict[Place, Reached] = {}
         for row in self._summary():
             where = f"partition {row['partition']} of {row['topic']}"

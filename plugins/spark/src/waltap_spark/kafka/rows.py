@@ -176,10 +176,7 @@ class _ColumnSql:
 
 
 def _changes(*, keyed: bool) -> str:
-    """Return SQL of an event's changes.
-
-    Without a key an update is a delete and an insert, as in `waltap_sinks.changelog`.
-    """
+    """Return SQL of an event's changes; without key an update is a delete and insert."""
     changed = "array(named_struct('op', 'u', 'sub', 0, 'row', a))"
     if not keyed:
         gone, new = "'op', 'd', 'sub', 0, 'row', b", "'op', 'c', 'sub', 1, 'row', a"
@@ -192,10 +189,7 @@ def _changes(*, keyed: bool) -> str:
 
 
 def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> None:
-    """Require that no column is called as the log's own.
-
-    Raises: ColumnNameTaken.
-    """
+    """Raises: ColumnNameTaken, if a column is called as the log's own."""
     for each in fields:
         if each.name in LOG_COLUMNS:
             text = f"{'.'.join(table)} has a column {each.name}, which the change log uses itself"

@@ -35,10 +35,7 @@ FORMER_MOST: Final = 100
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
-    """Return ``table`` prepared for another table of its name.
-
-    ``keeps_rows``: the rows stay, because the mode keeps the past.
-    """
+    """Prepare ``table`` for another of its name; ``keeps_rows``: as the past."""
     return msgspec.structs.replace(
         table,
         base=table.base if keeps_rows else (),
@@ -54,11 +51,7 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
 
 
 def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
-    """Return each source number with its table and row state.
-
-    The state is a verb for messages: the rows "are" there, or "were given up" when another table
-    took the name.
-    """
+    """Return each source number with its table and a verb of its rows for messages."""
     found = {
         oid: (name, "were given up") for name, each in tables.items() for oid in each.former if oid
     }
@@ -166,10 +159,7 @@ def _spare(name: str, taken: Mapping[str, object]) -> str:
 
 
 def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
-    """Return the columns that ``group`` no longer has.
-
-    They have their names after `renames`.
-    """
+    """Return columns, named after `renames`, that ``group`` no longer has."""
     called, named = renames(table, group), {column.name for column in group.columns}
     used = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
     present = [called.get(name, name) for name in table.columns]
@@ -178,11 +168,7 @@ def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
 
 
 def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
-    """Return ``table`` without the columns ``names``.
-
-    Files of rows may have them. Their values no longer count, also when the source adds a column
-    with the same name again.
-    """
+    """Return ``table`` without columns ``names``, whose values no longer count."""
     if not names:
         return table
     return msgspec.structs.replace(
@@ -285,11 +271,7 @@ def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
 
 
 def renews_columns(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether changes have other columns from this group on.
-
-    The server does not send generated columns, but each chunk of a snapshot has them. They stay
-    hidden in between, so they are no change.
-    """
+    """Return whether the columns change; generated ones are only hidden in between."""
     names = {column.name for column in group.columns}
     changed = names.symmetric_difference(table.source_columns)
     if not (group.streamed and names.intersection(table.hidden)):
@@ -384,10 +366,7 @@ def needs_snapshot(table: TableState, snapshot_reason: str) -> TableState:
 def file_column(
     table: TableState, names: Mapping[str, str], ids: Mapping[str, int], column: str
 ) -> str | None:
-    """Return the name of the table's ``column`` in files with ``names``.
-
-    None means that the files do not have the column.
-    """
+    """Return the name of ``column`` in files with ``names``, None without it."""
     wanted, other = table.ids.get(column), ids.get(column)
     for name, number in ids.items():
         if number == wanted and name in names:

@@ -92,10 +92,7 @@ class SegmentGroup:
         self.operations = Counter(r=rows) if rows else Counter()
 
     def leave_out(self, paths: set[str]) -> None:
-        """Leave the segments ``paths`` out.
-
-        Counts of operations still include their rows.
-        """
+        """Leave segments out; counts of operations still include their rows."""
         for path in paths.intersection(self.segments):
             self.rows -= self.segments.pop(path).rows
 
@@ -303,18 +300,12 @@ def plan(
 
 
 def only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether all rows are inserts of new keys.
-
-    Without a continuity id a delete may be missing, so that a key is inserted twice.
-    """
+    """Return whether all rows are inserts of new keys, and no delete may be missing."""
     return set(group.operations) == {"c"} and bool(group.continuity_id or not table.key)
 
 
 def meets_none(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether ``group`` has no key of a stored row.
-
-    All stored rows must be of its epoch and, with a key, of its gap-free run.
-    """
+    """Return whether ``group`` has no key of a stored row, by epoch and gap-free run."""
     stored = table.stored_table
     if not stored.targets or not only_adds(table, group) or not table.mode.adds_alone:
         return False
@@ -328,10 +319,7 @@ def another_table(table: TableState, group: SegmentGroup) -> bool:
 
 
 def doubles(table: TableState, group: SegmentGroup) -> str:
-    """Return why ``group`` may duplicate rows, "" when it cannot.
-
-    Rows that are read again while changes stream find their earlier copies only by a key.
-    """
+    """Return why rows, read again without a key, may be there twice; "": they cannot."""
     again = group.operations["r"] and not group.replaces and group.span is not None
     stored = table.stored_rows or table.stored_table.epoch
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
@@ -379,11 +367,7 @@ def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
 
 
 def _take(group: SegmentGroup, later: SegmentGroup) -> None:
-    """Apply the key of ``later`` to ``group``.
-
-    The result depends on these two groups alone. An earlier attempt may have written it already,
-    and a retry must write the same rows.
-    """
+    """Apply the key of ``later`` to ``group``, alike in every attempt."""
     if group.oid and later.oid and group.oid != later.oid:
         group.lost, group.rows = True, 0  # the source dropped that table
         return
@@ -405,10 +389,7 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
 
 
 def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:
-    """Return the names in ``group`` for the key columns of ``later``.
-
-    None means that the group lacks one of them.
-    """
+    """Return the names of ``later``'s key columns in ``group``; None: one is missing."""
     numbers = {column.name: column.number for column in later.columns}
     by_number = {column.number: column.name for column in group.columns}
     names = {column.name: column.number for column in group.columns}

@@ -43,10 +43,7 @@ DISPLACED: Final = (
 
 @dataclass(slots=True)
 class _Table:
-    """A table while the entries are read.
-
-    ``number`` is its epoch and OID, None if unknown.
-    """
+    """A table while entries are read; ``number`` is its epoch and OID, if known."""
 
     name: Name
     number: tuple[int, int] | None
@@ -149,10 +146,7 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
 
 
 def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
-    """Return the renames that ``manifests`` report for ``tables``.
-
-    In nearly every commit each entry is of the table that has its name (`UNCHANGED`).
-    """
+    """Return the renames that ``manifests`` report; mostly none (`UNCHANGED`)."""
     entries = [
         (manifest.log_position.epoch, entry) for manifest in manifests for entry in manifest.tables
     ]
@@ -234,10 +228,7 @@ class _Walk:
         self._rename_displaced()
 
     def _distinct(self, entry: TableEntry) -> TableEntry:
-        """Return ``entry`` with a spare name if another table's name reads the same.
-
-        Such are ``c`` of schema ``a.b``, and ``b.c`` of schema ``a``.
-        """
+        """Return ``entry``, with a spare name if another schema and table read the same."""
         owner = self._named.get(entry.name)
         if owner is None or owner.name == (entry.schema, entry.table):
             return entry
@@ -343,10 +334,7 @@ def catalogue_name(table: TableState) -> Name:
 
 
 def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
-    """Return a new table's stored name, None for its own.
-
-    A renamed table may still be stored under its old name, which no other table may use.
-    """
+    """Return a new table's stored name; None: its own, which no renamed one has."""
     taken = {table.stored_at or (table.schema, table.table) for table in tables.values()}
     if name not in taken:
         return None

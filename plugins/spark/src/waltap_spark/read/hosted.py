@@ -97,10 +97,7 @@ class HostedEngine:
         return None if self.storage is not None else f"changelog:{self.location}"
 
     def catalogue(self, wants: Callable[[str], bool]) -> dict[str, pa.Schema]:
-        """Query the server for the wanted captured tables.
-
-        Name → columns as in the private log. Raises: WaltapError.
-        """
+        """Ask the server for captured tables, as in the log. Raises: WaltapError."""
         stages = self._stages()
         connector = stages.open_connector(MadeByRun())
         try:
@@ -195,10 +192,7 @@ class HostedEngine:
             log.warning("%s", error)
 
     def release(self, log_position: LogPosition, *, spent: LogPosition) -> None:
-        """Let the slot advance to ``log_position``, which Spark has committed.
-
-        Segments up to ``spent``, the checkpoint's position, may be removed.
-        """
+        """Let the slot advance to ``log_position``; segments to ``spent`` may expire."""
         self._released = max(self._released, log_position)
         now = time.monotonic()
         if self.own or now < self._next_expiry or not self.log.exists():

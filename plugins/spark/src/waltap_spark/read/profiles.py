@@ -47,10 +47,7 @@ OFFSET_VERSION: Final = 2
 
 
 def hosts_of(options: SourceOptions) -> list[HostedEngine]:
-    """Return the engines of the profiles, before `begin`.
-
-    Raises: ConfigurationError, SourceOption.
-    """
+    """Return engines before `begin`. Raises: ConfigurationError, SourceOption."""
     found = [HostedEngine(file, options.changelog_location) for file in options.profiles]
     names = [each.name for each in found]
     if len(set(names)) < len(names):
@@ -59,18 +56,14 @@ def hosts_of(options: SourceOptions) -> list[HostedEngine]:
 
 
 def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
-    """Return the last position of each private log by its profile's name.
-
-    Raises: WaltapError.
-    """
+    """Return each private log's end by profile. Raises: WaltapError."""
     return {each.name: each.log.end for each in hosts_of(options)}
 
 
 def profiles_struct(options: SourceOptions) -> StructType:
-    """Return the query's schema from the private logs, else from the servers.
+    """Return the query's schema from private logs or servers. Raises: WaltapError.
 
-    A new column reaches one server first, so a column that only some profiles have is null in rows
-    of the others. Raises: WaltapError.
+    A column that only some profiles have, as a new one, is null in rows of the others.
     """
     found: dict[str, dict[str, str]] = {}
     for host in hosts_of(options):
@@ -110,10 +103,7 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         struct: StructType,
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
-        """``known``: each private log's position when ``struct`` was made.
-
-        None if the reader made ``struct``.
-        """
+        """``known``: private logs' positions when ``struct`` was made, if not here."""
         if not LIMITED:
             raise SourceOption("a profile is streamed by pyspark 4.2 or later", option="path")
         if options.ranged:
@@ -130,11 +120,7 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before all rows of the private logs.
-
-        The snapshot mode decides which rows a profile reads first. If an earlier query has released
-        segments, the offset is before the oldest remaining one.
-        """
+        """Return the offset before the oldest segments that the private logs still have."""
         return self._offset({each.name: each.initial() for each in self._private_logs})
 
     @staticmethod
@@ -153,10 +139,9 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch.
+        """Return the next batch's end; release ``start``, which Spark has committed.
 
-        Spark calls this after it has committed ``start``, so everything up to ``start`` is
-        released. Raises: WaltapError, the failure of an engine.
+        Raises: WaltapError, the failure of an engine.
         """
         parts = self._parts(start)
         share = share_of(limit, len(self._private_logs))
@@ -186,11 +171,7 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         self._ends = True
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the ends of the private logs and the lags.
-
-        The lags are of the last batch to the private logs, and of the engines to the servers
-        (``wal_behind_bytes``).
-        """
+        """Return the private logs' ends and lags, and ``wal_behind_bytes`` of engines."""
         reported = {}
         for private_log in self._private_logs:
             stream, behind = private_log.stream, private_log.host.behind()
@@ -237,10 +218,7 @@ class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
 
     @shows_text
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks when the engines have ended.
-
-        Raises: WaltapError, the failure of an engine.
-        """
+        """Return the tasks when the engines have ended. Raises: WaltapError, of one."""
         hosts = hosts_of(self._options)
         try:
             for host in hosts:
@@ -290,10 +268,7 @@ class _ProfileLog:
         return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
     def _open(self, offset: dict[str, Any]) -> ChangeLogStream | None:
-        """Return the stream; None while there is no private log.
-
-        Raises: OffsetOfAnother if ``offset`` is of one.
-        """
+        """Return the stream of a log, or None. Raises: OffsetOfAnother if it must exist."""
         if self.stream is None and self.host.log.exists():
             own = _without_source(self._struct)
             self.stream = ChangeLogStream(self._options, own, known=self._known)

@@ -84,10 +84,9 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch.
+        """Return the next batch's end, at ``limit`` or the log's; ``start``: no change.
 
-        This is the first manifest that would exceed ``limit``, or the last manifest; ``start`` if
-        no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged, OffsetOfAnother.
+        Raises: ChangeLogExpired, ChangeLogDamaged, OffsetOfAnother.
         """
         if start is None:  # Spark 4.1 asks so
             self._keep_up(None)
@@ -112,9 +111,9 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
     def _keep_up(self, log_position: LogPosition | None) -> None:
-        """Check the log's id, and report that the reader is alive.
+        """Check the log and report the reader, once in `PROGRESS_S`.
 
-        It does so once in `PROGRESS_S`. Raises: OffsetOfAnother.
+        Raises: OffsetOfAnother.
         """
         now = time.monotonic()
         if now < self._next_report:

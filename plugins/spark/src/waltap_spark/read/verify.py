@@ -119,10 +119,7 @@ def compare(
 def missing_tables(
     connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
 ) -> list[str]:
-    """Return tables of the source with rows that Spark lacks.
-
-    A profile decides whether Spark should have them.
-    """
+    """Return tables with rows that Spark lacks, which a profile may not capture."""
     anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile says")
     found = missing_in(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
@@ -243,10 +240,7 @@ class _SparkTable:
         self._key = [list(texts).index(name) for name in key]
 
     def _collected(self, result: Callable[[DataFrame], DataFrame]) -> list[Any]:
-        """Return ``result``'s rows, none for a missing table.
-
-        It gets columns t0, t1, … of texts, and ``bucket``.
-        """
+        """Return ``result`` of text columns t0, t1, … and ``bucket``; no table: no rows."""
         with self._tables.explained():
             try:
                 frame = self._tables.live_rows(self._name)

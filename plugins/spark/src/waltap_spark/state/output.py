@@ -79,10 +79,7 @@ class DroppedFiles:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
-        """Record the sets that commit ``number`` drops.
-
-        This happens before the commit appears, and replaces the file of an attempt that failed.
-        """
+        """Record the sets that commit ``number`` drops, in place of a failed attempt's."""
         dropped = _DroppedPaths(since=time.time(), paths=tuple(sorted(paths)))
         path = f"{FOLDER}/{_name(number)}"
         if dropped.paths:
@@ -97,10 +94,7 @@ class DroppedFiles:
                 self._store.delete(f"{FOLDER}/{name}")
 
     def paths(self) -> set[str]:
-        """Return all dropped sets that still exist.
-
-        Raises: OutputDamaged.
-        """
+        """Return all dropped sets that still exist. Raises: OutputDamaged."""
         found: set[str] = set()
         for name in self._store.names(FOLDER):
             try:
@@ -178,10 +172,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of an incomplete snapshot.
-
-    The segment stays in the change log until its snapshot is complete.
-    """
+    """A segment in the change log that waits for its snapshot to be complete."""
 
     snapshot_id: int = msgspec.field(name="generation")
     path: str
@@ -196,10 +187,7 @@ class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a table at some commit.
-
-    The rows are a folder of their own, or a change set that holds only rows of the table.
-    """
+    """Rows at some commit: a folder of their own, or a change set of rows alone."""
 
     path: str
     rows: int
@@ -223,10 +211,7 @@ P = TypeVar("P", bound=BasePart | ChangeSet)
 def replaced_sets(
     now: Sequence[P], before: Iterable[BasePart | ChangeSet], after: Iterable[P]
 ) -> tuple[P, ...] | None:
-    """Apply the change from ``before`` to ``after`` to ``now``.
-
-    None means that a replaced item is no longer there.
-    """
+    """Apply a change to ``now``; None: a replaced item is no longer there."""
     had, has = {each.path for each in before}, {each.path for each in after}
     gone = had - has
     new = [each for each in after if each.path not in had]
@@ -379,11 +364,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return the columns that the server computes and does not stream.
-
-        A snapshot read their values, which the next update outdates. So they are not shown as
-        present values of a row.
-        """
+        """Return computed columns that are not streamed: an update outdates their values."""
         sent = self.streamed or ()
         return tuple(
             name for name, entry in self.source.items() if entry.generated and name not in sent
@@ -494,11 +475,7 @@ class OutputState(NumberedState, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A rename in a catalogue.
-
-    ``table`` is the table's name in the source after it, ``what`` its rows or its history.
-    ``identity`` is the catalogue's id of the table.
-    """
+    """A rename in a catalogue, of the table's rows or history."""
 
     table: str
     what: str
@@ -508,11 +485,7 @@ class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A commit that a driver has begun: its number and its end.
-
-    A format that writes in place may have written for it, so the next driver first commits
-    exactly up to this position.
-    """
+    """A commit that a driver has begun in place: its number and its end."""
 
     number: int
     log_position: LogPosition = msgspec.field(name="mark")
@@ -541,10 +514,7 @@ def address(store: FileStore, path: str) -> str:
 
 
 class SparkOutput:
-    """The folders and commits below one location.
-
-    The location is a path, the URI of a filesystem, or its files.
-    """
+    """The folders and commits below a path, the URI of a filesystem, or its files."""
 
     def __init__(self, location: "FileStore | str") -> None:
         self.store = location if isinstance(location, FileStore) else FileStore(location)
@@ -556,25 +526,16 @@ class SparkOutput:
     # --- reading ----------------------------------------------------------------------------------
 
     def state(self) -> OutputState | None:
-        """Return the newest commit's state, None before the first.
-
-        Raises: OutputDamaged.
-        """
+        """Return the newest commit's state, or None. Raises: OutputDamaged."""
         found = self._commits.newest(1)
         return found[-1] if found else None
 
     def readable_states(self) -> list[OutputState]:
-        """Return the states of the commits that still exist, oldest first.
-
-        Raises: OutputDamaged.
-        """
+        """Return existing commits' states, oldest first. Raises: OutputDamaged."""
         return self._commits.newest(MAX_COMMITS)
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
-        """Return the table called ``schema.table``, or ``table`` when unique.
-
-        Raises: TableUnknown.
-        """
+        """Return a table by ``schema.table`` or unique name. Raises: TableUnknown."""
         state = state or self.state()
         tables = state.tables if state is not None else {}
         if name in tables:
@@ -658,10 +619,7 @@ class SparkOutput:
                 )
 
     def intent(self) -> CommitIntent | None:
-        """Return the last commit that was begun, None when none was.
-
-        Raises: OutputDamaged.
-        """
+        """Return the commit that was begun last, or None. Raises: OutputDamaged."""
         if not self.store.has(INTENT):
             return None
         return read_document(self.store, INTENT, CommitIntent, "says not which commit was begun")
@@ -681,10 +639,7 @@ class SparkOutput:
         self._number = state.number
 
     def collect(self, retention_s: float) -> int:
-        """Remove sets that no commit named for ``retention_s``.
-
-        Return their number. The output must be open.
-        """
+        """Remove sets that were dropped ``retention_s`` ago; return their number."""
         removed = 0
         for name, paths in self.garbage.due(retention_s, self._number):
             for path in paths:

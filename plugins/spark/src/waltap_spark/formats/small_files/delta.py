@@ -98,10 +98,7 @@ class _Described(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=1024)
 def file_schema(protocol: str, metadata: str) -> FileSchema | None:
-    """Return the schema of a table's files, or None.
-
-    ``protocol`` and ``metadata`` are entries of its log. None if Spark must write the table.
-    """
+    """Return the files' schema by two entries of the log; None: Spark must write."""
     try:
         needs = msgspec.json.decode(protocol, type=_Described).protocol
         table = msgspec.json.decode(metadata, type=_Described).metadata
@@ -125,10 +122,7 @@ def file_schema(protocol: str, metadata: str) -> FileSchema | None:
 
 
 def _field(field: Mapping[str, Any], physical: bool) -> pa.Field:
-    """Return a field under its name, or ``physical``: as in files.
-
-    Raises: ValueError if unknown.
-    """
+    """Return a field, ``physical`` as in files. Raises: ValueError if unknown."""
     about = field["metadata"]
     if not about.keys() <= KNOWN or not field["nullable"]:
         raise ValueError(f"column {field['name']} has properties")
@@ -253,8 +247,7 @@ class DeltaTransaction:
     ) -> Callable[[], object]:
         """Return the commit of entries of the log, as a WRITE.
 
-        ``replaces``: the entries follow from all rows, so another writer's commit in between is a
-        conflict; else they only add rows.
+        ``replaces``: another writer's commit in between is a conflict; else the entries only add rows.
         """
         read = JavaClass(f"{DELTA}.actions.Action", self._client).fromJson
         entries = JavaClass("java.util.ArrayList", self._client)()
@@ -291,10 +284,7 @@ def _now() -> int:
 
 @dataclass(eq=False)
 class DeltaTable:
-    """A table by path, whose files are written in one transaction (`DriverTable`).
-
-    ``file_list`` returns the list of files of a table by its id. Raises: FilesUnavailable.
-    """
+    """A `DriverTable` by path; ``file_list``: id → files. Raises: FilesUnavailable."""
 
     spark: SparkSession
     path: str
@@ -342,10 +332,7 @@ class DeltaTable:
         return self.transaction.committing(entries, replaces=True)
 
     def _added(self, rows: pa.Table, *, changes: bool = True) -> dict[str, object]:
-        """Write ``rows`` as a file; return its log entry.
-
-        ``changes``: they are new rows, for those who read the table as a stream.
-        """
+        """Write ``rows`` as a file; return its entry. ``changes``: the rows are new."""
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         path = f"{self.folder}/{name}"
         size = write_rows(self.store, path, rows)
@@ -361,10 +348,7 @@ class DeltaTable:
         return {"add": entry}
 
     def _joined(self, files: Sequence[StoredFile]) -> list[dict[str, object]]:
-        """Write many small files as one; return log entries.
-
-        No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
-        """
+        """Write many small files as one, which OPTIMIZE does slowly; return log entries."""
         small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
         if len(small) < FILES:
             return []
