@@ -241,10 +241,7 @@ def _opened(
     replication: bool = False,
     plugin: str = "",
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection in autocommit.
-
-    Raises: SourceError, StopRequested; ConfigurationError for unknown parameters of libpq.
-    """
+    """Connect in autocommit. Raises: SourceError, StopRequested, ConfigurationError."""
     # psycopg waits in Python; PQconnectdb would block every other thread.
     try:
         text = Secret(
@@ -317,10 +314,7 @@ def server_error(
     plugin: str = "",
     streaming: bool = False,
 ) -> WaltapError:
-    """Return the error for a message of the server's ``function``.
-
-    ``streaming``: the message ended a stream of changes.
-    """
+    """Return the error for the server's message. ``streaming``: it ended a stream."""
     meanings = properties.meanings
     meaning = meanings.of_stream if streaming else meanings.of_query
     return meaning(sqlstate, text, function=function, plugin=plugin, **identify(properties))
@@ -348,10 +342,7 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
 def connect(
     properties: PostgresProperties, *, role: str, watch: ServerWaits
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open an ordinary connection in autocommit.
-
-    Raises: SourceError, ConfigurationError; StopRequested, as every query over it.
-    """
+    """Connect in autocommit. Raises: SourceError, ConfigurationError, StopRequested."""
     connection = _opened(properties, role=role, watch=watch)
     try:
         _begin_as_user_wants(connection, properties)
@@ -390,10 +381,7 @@ def _begin_as_user_wants(
 
 @contextmanager
 def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
-    """Resolve names as in a session of the profile's user.
-
-    ``connection`` comes from `connect`.
-    """
+    """Resolve names as in a session of the user. ``connection`` is of `connect`."""
     connection.execute(USERS_PATH)
     try:
         yield
@@ -612,10 +600,7 @@ class PostgresSession:
         self.connection.close()
 
     def leave(self) -> None:
-        """Close the connection and wait a moment for the server's end.
-
-        Only then can another connection use the walsender and the slot.
-        """
+        """Close the connection and wait a moment until the server has freed its slot."""
         with (
             suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as link,

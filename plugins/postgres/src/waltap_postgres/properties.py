@@ -364,10 +364,7 @@ class PostgresProperties(Properties):
         )
 
     def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
-        """Return the password of the next connection.
-
-        It comes from a plugin, a command or the profile. Raises: WaltapError, StopRequested.
-        """
+        """Return the next connection's password. Raises: WaltapError, StopRequested."""
         found = None
         if self._password is not None:
             first = self.hostname.partition(",")[0]

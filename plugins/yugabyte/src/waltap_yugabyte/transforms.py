@@ -25,10 +25,7 @@ MAX_SHAPES = 1000
 
 
 class PgCompatible:
-    """Replace cells by their values at any depth.
-
-    A null cell becomes null, as does a cell with NULL.
-    """
+    """Replace cells by their values at any depth; a null cell becomes null."""
 
     def __init__(self) -> None:
         self._flat = SchemaMemory(_flattened)

@@ -129,10 +129,7 @@ class RelationDescriber:
         )
 
     def describe(self, wire: Relation) -> Relation:
-        """Return ``wire``, completed from the catalogue and memory.
-
-        Raises: ConnectionLost, SourceError.
-        """
+        """Complete ``wire`` by catalogue and memory. Raises: ConnectionLost, SourceError."""
         present, moment = self._present(wire)
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
@@ -192,10 +189,7 @@ class RelationDescriber:
         self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
-        """Return the catalogue's table, read after ``wire`` is visible.
-
-        The second value is the moment of that read.
-        """
+        """Return the catalogue's table after ``wire`` is visible, and that moment."""
         oid, xid = wire.oid, wire.xid
         if xid and oid in self._described and self._catalogue.shows_transactions:
             found = self._ahead.again(oid, xid)
@@ -231,10 +225,7 @@ class RelationDescriber:
             self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
-        """Return a described relation with its present data types.
-
-        The same object is returned if they have not changed.
-        """
+        """Return a relation with its present data types, the same object if unchanged."""
         types = self._types(relation, relation)
         if all(types.get(column.type_oid) == column.data_type for column in relation.columns):
             return relation
@@ -345,10 +336,7 @@ class RelationDescriber:
             memory.put(msgspec.structs.replace(relation, xid=upcoming % WRAP))
 
     def _latest(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
-        """Return ``moment`` with the server's order of commits.
-
-        Only writers of ``present`` with later ids are queried.
-        """
+        """Return ``moment`` with the server's order of later writers of ``present``."""
         writers = {xid for xid in (present.named, *present.writers) if moment.precedes(xid)}
         if not writers:
             return moment
@@ -491,10 +479,7 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
 
 
 def _of_keys(wire: Relation) -> list[bool]:
-    """Return for each column whether the wire has it in a key.
-
-    The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
-    """
+    """Return for each column whether the wire has it in the key or identity index."""
     flags = identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX)
     stated = wire.wire_key or ()
     return [(flags and column.in_identity) or column.name in stated for column in wire.columns]

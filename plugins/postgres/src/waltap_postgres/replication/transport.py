@@ -72,10 +72,7 @@ class ReplicationTransport(abc.ABC):
 
     @abc.abstractmethod
     def read(self, timeout: float) -> Sequence[Frame]:
-        """Return the arrived frames, none after ``timeout`` seconds.
-
-        Raises: ConnectionLost, SourceError.
-        """
+        """Return frames, none after ``timeout`` s. Raises: ConnectionLost, SourceError."""
 
     @abc.abstractmethod
     def send(self, message: bytes) -> None:
@@ -104,10 +101,7 @@ class ReplicationTransport(abc.ABC):
 
 
 class SocketTransport(ReplicationTransport):
-    """Read the socket of an idle libpq connection directly.
-
-    Only closing the connection uses libpq.
-    """
+    """Read the socket of an idle libpq connection; libpq only closes it."""
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)

@@ -92,10 +92,7 @@ class _PartialMessage:
         return self._need - self._have if self._chunks or self._large is not None else 0
 
     def take_large(self) -> bytearray | None:
-        """Return the large message that `add` has just completed.
-
-        It includes its header; None without such a message.
-        """
+        """Return the large message that `add` completed, with its header, or None."""
         large, self._large = self._large, None
         return large
 
@@ -135,10 +132,7 @@ class ReplicationSplitter:
         self._pieces = _PartialMessage(large_bytes)
 
     def split(self, data: bytes) -> Sequence[Frame]:
-        """Return the frames that ``data`` completes.
-
-        Raises: CopyEnded; DecodeError for bytes that are no such stream.
-        """
+        """Return the frames that ``data`` completes. Raises: CopyEnded, DecodeError."""
         buffer = self._pieces.add(data)
         frames: list[Frame] = []
         if buffer is None:
@@ -286,17 +280,11 @@ class CopySplitter:
 
     @property
     def missing(self) -> int:
-        """Return the known missing bytes of a message that has begun.
-
-        0 means that none has begun.
-        """
+        """Return the known missing bytes of a message that has begun, 0 without one."""
         return self._pieces.missing
 
     def split(self, data: bytes) -> list[bytes]:
-        """Return the CopyData payloads that ``data`` completes.
-
-        Sets ``done`` when the command is over. Raises: CopyEnded with the server's error.
-        """
+        """Return the completed payloads; set ``done`` at the end. Raises: CopyEnded."""
         buffer = self._pieces.add(data)
         payloads: list[bytes] = []
         if buffer is None:

@@ -86,10 +86,7 @@ class ParallelReading:
         self._closed = False
 
     def pieces(self) -> Generator[SnapshotRows]:
-        """Yield the pieces in the order of the tasks.
-
-        Raises: the first error of a thread; StopRequested.
-        """
+        """Yield pieces in the tasks' order. Raises: a thread's first error; StopRequested."""
         threads = [
             threading.Thread(target=self._run, name=f"waltap snapshot {number}", daemon=True)
             for number in range(self._count)

@@ -54,10 +54,7 @@ class SnapshotPoint:
 def snapshot_tables(
     captured: list[CatalogTable], properties: PostgresProperties, patterns: tuple[str, ...]
 ) -> list[CatalogTable]:
-    """Return the tables that a snapshot reads, in order.
-
-    ``patterns`` is ``table.include.list``.
-    """
+    """Return the tables that a snapshot reads, in the order of include ``patterns``."""
     wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
@@ -115,10 +112,7 @@ class TablesReader:
         self._typed_columns = typed_columns
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
-        """Yield the rows of a task without markers.
-
-        Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
-        """
+        """Yield unmarked rows. Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost."""
         yield from self._parts(work) if work.parts else self._group(work, work.targets)
 
     def _parts(self, work: ReadTask) -> Iterator[SnapshotRows]:

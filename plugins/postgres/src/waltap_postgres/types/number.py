@@ -24,10 +24,7 @@ from waltap_postgres.types.builtin import builtin_name
 
 
 class _BooleanTexts(dict[str, str]):
-    """Map ``t`` and ``f`` to JSON.
-
-    Any other text raises ValueError instead of KeyError.
-    """
+    """Map ``t`` and ``f`` to JSON; other text raises ValueError instead of KeyError."""
 
     def __missing__(self, text: str) -> str:
         raise ValueError("boolean is neither t nor f")
@@ -41,10 +38,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullm
 
 
 def whole_json(text: str) -> str:
-    """Return the JSON of an integer, which is its text.
-
-    Raises ValueError for any other text.
-    """
+    """Return the JSON of an integer, which is its text. Raises: ValueError."""
     if text != "0" and _INTEGER(text) is None:
         raise ValueError("integer is not digits")
     return text
@@ -109,10 +103,7 @@ def _double_json(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Return the text of a number unchanged.
-
-    Raises ValueError for any other text, and for a number that would be infinity.
-    """
+    """Return a finite number's text unchanged. Raises: ValueError."""
     # Only an exponent or very many digits can lead beyond the largest number.
     if _NUMBER(text) is None or ((len(text) > 38 or "e" in text) and math.isinf(float(text))):
         raise ValueError("floating-point number is not digits of a finite number")

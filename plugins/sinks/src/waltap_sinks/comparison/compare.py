@@ -99,10 +99,7 @@ def _missing(
     missing_of: Callable[[Sequence[ComparedTable]], list[TableDifferences]],
     patience_s: float,
 ) -> tuple[list[TableDifferences], Sequence[ComparedTable]]:
-    """Return the missing tables, and the target's tables.
-
-    It waits until the target has the source's position.
-    """
+    """Wait for the source's position; return missing tables and the target's."""
     their_tables = target.tables()
     missing = missing_of(their_tables)
     if patience_s <= 0 or all(each.verdict != "different" for each in missing):
@@ -175,10 +172,7 @@ def _pair(
 def _compared(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a table.
-
-    The patience begins after the first complete read, however long that takes.
-    """
+    """Compare a table. The patience begins after the first complete read."""
     if not pair.key:
         return _compared_without_key(source, target, pair, patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()

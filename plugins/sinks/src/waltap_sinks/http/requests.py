@@ -32,10 +32,7 @@ Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
 
 
 def shards_of(records: Iterable[Record], count: int) -> list[list[Record]]:
-    """Distribute ``records`` among ``count`` lists by topic and key.
-
-    Each list keeps the order.
-    """
+    """Distribute ``records`` in order among ``count`` lists by topic and key."""
     if count == 1:
         return [list(records)]
     shared: list[list[Record]] = [[] for _ in range(count)]
