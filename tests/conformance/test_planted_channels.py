@@ -26,8 +26,7 @@ from waltap_testing.notification_channel_suite import (
     NotificationChannelSuite,
 )
 from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
-from waltap_testing.signal_action_suite import SignalActionRig, SignalActionSuite
-from waltap_testing.signal_channel_suite import SignalChannelSuite
+from waltap_testing.signal_suite import SignalActionRig, SignalActionSuite, SignalChannelSuite
 
 # --- signals ---
 

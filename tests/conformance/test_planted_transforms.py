@@ -13,9 +13,13 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap.encoders.json.event_format import EventTransformFailed
 from waltap.ports.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
-from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
-from waltap_testing.transform_suite import TransformRig, TransformSuite
+from waltap_testing.transform_suite import (
+    EventTransformRig,
+    EventTransformSuite,
+    TransformRig,
+    TransformSuite,
+)
 
 SAID = {"name": "planted", "summary": "Has a fault."}
 

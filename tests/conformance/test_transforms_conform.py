@@ -6,9 +6,13 @@ from tests.harness.change_records import outbox_records
 
 import waltap.plugin
 from waltap.ports.specs import SourceTransformSpec
-from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
 from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
-from waltap_testing.transform_suite import TransformRig, TransformSuite
+from waltap_testing.transform_suite import (
+    EventTransformRig,
+    EventTransformSuite,
+    TransformRig,
+    TransformSuite,
+)
 from waltap_transforms.connect import CONNECT
 from waltap_transforms.debezium import DEBEZIUM
 

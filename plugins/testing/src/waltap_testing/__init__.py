@@ -19,7 +19,6 @@ from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
     from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
-    from waltap_testing.event_transform_suite import EventTransformRig, EventTransformSuite
     from waltap_testing.format_suite import FormatRig, FormatSuite
     from waltap_testing.identity_suite import IdentityRig, IdentitySuite
     from waltap_testing.notification_channel_suite import (
@@ -33,13 +32,22 @@ if TYPE_CHECKING:
         every_record,
     )
     from waltap_testing.recording import StaticCatalogue, load_recordings
-    from waltap_testing.signal_action_suite import SignalActionRig, SignalActionSuite
-    from waltap_testing.signal_channel_suite import SignalChannelRig, SignalChannelSuite
+    from waltap_testing.signal_suite import (
+        SignalActionRig,
+        SignalActionSuite,
+        SignalChannelRig,
+        SignalChannelSuite,
+    )
     from waltap_testing.sink_rig import DeliveredChange, SinkRig
     from waltap_testing.sink_suite import SinkSuite
     from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
     from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
-    from waltap_testing.transform_suite import TransformRig, TransformSuite
+    from waltap_testing.transform_suite import (
+        EventTransformRig,
+        EventTransformSuite,
+        TransformRig,
+        TransformSuite,
+    )
     from waltap_testing.type_suite import TypeRig, TypeSuite
     from waltap_testing.workload import ScriptedWorkload
 
