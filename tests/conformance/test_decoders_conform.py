@@ -4,7 +4,7 @@ import pytest
 from tests.conformance.recorded_sessions import CAPTURES, CONTEXT, recordings
 
 from waltap_decoders.plugin import register_decoders
-from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
+from waltap_testing.suites.decoder import DecoderRig, DecoderSuite
 
 SPECS = {spec.name: spec for spec in register_decoders()}
 

@@ -12,7 +12,7 @@ from waltap.encoders.json.converter import JsonConverterProperties
 from waltap.encoders.json.properties import JsonProperties
 from waltap_formats.plain import StringProperties
 from waltap_formats.properties import CloudEventsProperties
-from waltap_testing.format_suite import FormatRig, FormatSuite, every_part
+from waltap_testing.suites.format import FormatRig, FormatSuite, every_part
 from waltap_testing.workload import NOW
 
 PLUGINS = waltap.plugin, waltap_formats.plugin

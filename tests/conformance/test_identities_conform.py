@@ -5,7 +5,7 @@ import pytest
 import waltap_postgres.plugin
 import waltap_yugabyte.plugin
 from waltap.changes.decode.message import OldTuple
-from waltap_testing.identity_suite import IdentityRig, IdentitySuite
+from waltap_testing.suites.identity import IdentityRig, IdentitySuite
 
 SPECS = {
     spec.name: spec

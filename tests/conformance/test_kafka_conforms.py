@@ -20,7 +20,7 @@ from waltap.ports.specs import SinkSpec
 from waltap_kafka.plugin import register_sinks
 from waltap_kafka.properties import KafkaSinkProperties
 from waltap_kafka.sink import KafkaSink
-from waltap_testing.sink_suite import SinkRig, SinkSuite
+from waltap_testing.suites.sink import SinkRig, SinkSuite
 
 (SPEC,) = register_sinks()
 TABLES = ("server.public.items", "server.public.notes", "server.public.kinds")

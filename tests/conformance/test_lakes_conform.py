@@ -11,8 +11,8 @@ from tests.harness.lakes import catalog_settings, delta_rows, iceberg_rows, in_o
 
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
-from waltap_testing.sink_losses import keeping
-from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
+from waltap_testing.sinks.losses import keeping
+from waltap_testing.suites.sink import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {spec.name: spec for spec in register_sinks()}
 TABLES = ("items", "notes", "kinds")

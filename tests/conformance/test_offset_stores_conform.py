@@ -4,7 +4,7 @@ import pytest
 
 import waltap.plugin
 from waltap.ports.offsets.file_store import FileOffsetProperties
-from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
+from waltap_testing.suites.offset_store import OffsetStoreRig, OffsetStoreSuite
 
 SPECS = {spec.name: spec for spec in waltap.plugin.register_offset_stores()}
 

@@ -21,12 +21,12 @@ from waltap.ports.specs import (
     SignalActionSpec,
     SignalChannelSpec,
 )
-from waltap_testing.notification_channel_suite import (
+from waltap_testing.suites.notification_channel import (
     NotificationChannelRig,
     NotificationChannelSuite,
 )
-from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
-from waltap_testing.signal_suite import SignalActionRig, SignalActionSuite, SignalChannelSuite
+from waltap_testing.suites.offset_store import OffsetStoreRig, OffsetStoreSuite
+from waltap_testing.suites.signal import SignalActionRig, SignalActionSuite, SignalChannelSuite
 
 # --- signals ---
 

@@ -22,7 +22,7 @@ from waltap.changes.decode.message import (
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
-from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
+from waltap_testing.suites.decoder import DecoderRig, DecoderSuite
 
 FAULTS = Faults()
 RECORDINGS = recordings("pgoutput")

@@ -16,7 +16,7 @@ from waltap.changes.transactions.transaction import TransactionPart
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.properties import JsonProperties
-from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_testing.suites.format import FormatRig, FormatSuite
 
 FAULTS = Faults()
 (SPEC,) = [spec for spec in waltap.plugin.register_formats() if spec.name == "json"]

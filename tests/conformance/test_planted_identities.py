@@ -29,8 +29,8 @@ from waltap.ports.snapshot.snapshotter import SnapshotFacts, Snapshotter
 from waltap.ports.specs import SnapshotterSpec
 from waltap_postgres.identity import DefaultIdentity, FullIdentity, NothingIdentity
 from waltap_testing import TypeRig, TypeSuite
-from waltap_testing.identity_suite import IdentityRig, IdentitySuite
-from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+from waltap_testing.suites.identity import IdentityRig, IdentitySuite
+from waltap_testing.suites.snapshotter import SnapshotterRig, SnapshotterSuite
 
 SPECS = {spec.name: spec for spec in waltap_postgres.plugin.register_replica_identities()}
 

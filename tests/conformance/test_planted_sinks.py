@@ -22,8 +22,8 @@ from waltap.errors import SinkError
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities
 from waltap.ports.specs import SinkSpec
-from waltap_testing.sink_losses import keeping
-from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
+from waltap_testing.sinks.losses import keeping
+from waltap_testing.suites.sink import DeliveredChange, SinkRig, SinkSuite
 
 FAULTS = Faults()
 IN_ORDER = "test_everything_flushed_is_there_once_and_in_order"

@@ -13,8 +13,8 @@ from waltap.changes.transactions.transaction import Batch, SnapshotRows, Transac
 from waltap.encoders.format.record_transform import RecordUnfit
 from waltap.encoders.json.event_format import EventTransformFailed
 from waltap.ports.specs import EventTransformSpec, RecordTransformSpec, TransformSpec
-from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
-from waltap_testing.transform_suite import (
+from waltap_testing.suites.record_transform import RecordTransformRig, RecordTransformSuite
+from waltap_testing.suites.transform import (
     EventTransformRig,
     EventTransformSuite,
     TransformRig,

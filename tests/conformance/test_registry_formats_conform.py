@@ -21,7 +21,7 @@ from waltap_formats.properties import (
     JsonSchemaProperties,
     ProtobufProperties,
 )
-from waltap_testing.format_suite import FormatRig, FormatSuite
+from waltap_testing.suites.format import FormatRig, FormatSuite
 from waltap_testing.workload import ITEMS, NOW
 
 SPECS = {spec.name: spec for spec in register_formats()}

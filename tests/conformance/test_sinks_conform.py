@@ -24,8 +24,8 @@ from waltap_sinks.changelog.table_version import LOG_COLUMNS
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.http.properties import HttpProperties
 from waltap_spark.config.properties import SparkProperties
-from waltap_testing.sink_losses import keeping
-from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
+from waltap_testing.sinks.losses import keeping
+from waltap_testing.suites.sink import DeliveredChange, SinkRig, SinkSuite
 
 SPECS = {
     spec.name: spec

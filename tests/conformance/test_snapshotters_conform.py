@@ -6,7 +6,7 @@ import pytest
 
 from waltap_postgres.plugin import register_snapshotters
 from waltap_postgres.start.modes import ConfigurationBasedProperties
-from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
+from waltap_testing.suites.snapshotter import SnapshotterRig, SnapshotterSuite
 
 SPECS = {spec.name: spec for spec in register_snapshotters()}
 

@@ -17,8 +17,8 @@ from tests.harness.sql import Place, in_duckdb, in_mariadb, in_postgresql, in_sq
 
 from waltap_sinks.plugin import register_sinks
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_testing.sink_losses import keeping
-from waltap_testing.sink_suite import DeliveredChange, SinkRig, SinkSuite
+from waltap_testing.sinks.losses import keeping
+from waltap_testing.suites.sink import DeliveredChange, SinkRig, SinkSuite
 
 SPEC = next(spec for spec in register_sinks() if spec.name == "sql")
 TABLES = ("items", "notes", "kinds")

@@ -20,7 +20,7 @@ from waltap.ports.sink.sink import SinkContext
 from waltap_streams.nats import NatsSink
 from waltap_streams.plugin import register_sinks
 from waltap_streams.properties import KinesisProperties, NatsProperties, RedisProperties
-from waltap_testing.sink_suite import SinkRig, SinkSuite
+from waltap_testing.suites.sink import SinkRig, SinkSuite
 
 SPECS = {spec.name: spec for spec in register_sinks()}
 

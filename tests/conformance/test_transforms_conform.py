@@ -6,8 +6,8 @@ from tests.harness.change_records import outbox_records
 
 import waltap.plugin
 from waltap.ports.specs import SourceTransformSpec
-from waltap_testing.record_transform_suite import RecordTransformRig, RecordTransformSuite
-from waltap_testing.transform_suite import (
+from waltap_testing.suites.record_transform import RecordTransformRig, RecordTransformSuite
+from waltap_testing.suites.transform import (
     EventTransformRig,
     EventTransformSuite,
     TransformRig,

@@ -20,14 +20,14 @@ from waltap.ports.offsets.gaps import CaptureGap, GapCertificates
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap_lake.errors import LakeGone
 from waltap_sinks.sql.errors import SqlTableGone
-from waltap_testing.sink_losses import keeping
+from waltap_testing.sinks.losses import keeping
 
 FOLDERS: dict[str, tuple[dict[str, str], tuple[str, str]]] = {
     "changelog": ({"sink.type": "changelog", "sink.path": "{}/out"}, ("WT-5109", "WT-5107")),
     "sqlite": ({"sink.type": "sql", "sink.url": "sqlite:///{}/out/x.db"}, ("WT-5003", "WT-5003")),
 }
 """A sink that finds a loss itself, and one whose position the engine compares; that every sink notices one,
-its suite sees (`waltap_testing.sink_losses`)."""
+its suite sees (`waltap_testing.sinks.losses`)."""
 
 
 class Folder:

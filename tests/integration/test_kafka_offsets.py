@@ -24,7 +24,7 @@ from waltap_kafka.errors import KafkaOffsetTopicUnusable
 from waltap_kafka.offset_store import KafkaOffsetStore
 from waltap_kafka.plugin import register_offset_stores
 from waltap_kafka.properties import KafkaOffsetProperties
-from waltap_testing.offset_store_suite import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
+from waltap_testing.suites.offset_store import FULL, NEW, OLD, OffsetStoreRig, OffsetStoreSuite
 
 
 def store(kafka: Kafka, topic: str, home: Path, **more: Any) -> KafkaOffsetStore:

@@ -3,7 +3,7 @@
 import pytest
 
 import waltap_spark.plugin
-from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
+from waltap_testing.suites.table_format import TableFormatRig, TableFormatSuite
 
 SPECS = {spec.name: spec for spec in waltap_spark.plugin.register_table_formats()}
 

@@ -39,7 +39,7 @@ from waltap.ports.offsets.owned_objects import OwnedObject, OwnedObjects
 from waltap.services.recording.file import RecordingMark, RecordingWriter
 from waltap_sinks.changelog.progress import CaptureGapFile
 from waltap_testing.crash import KillPoint, in_child
-from waltap_testing.offset_store_suite import TWO
+from waltap_testing.suites.offset_store import TWO
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "state"

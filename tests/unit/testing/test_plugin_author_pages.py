@@ -37,10 +37,10 @@ def test_the_decoder_has_no_more_than_100_lines_of_code():
 
 def test_every_suite_is_in_the_table():
     page = (ROOT / "docs/plugin-authors/test-a-plugin.md").read_text()
-    rows = re.findall(r"`(waltap_testing\.\w+)` \| `(\w+)`, `(\w+)` \| `(\w+)` \|", page)
-    folder = ROOT / "plugins/testing/src/waltap_testing"
+    rows = re.findall(r"`(waltap_testing\.suites\.\w+)` \| `(\w+)`, `(\w+)` \| `(\w+)` \|", page)
+    folder = ROOT / "plugins/testing/src/waltap_testing/suites"
     assert {module.rpartition(".")[2] for module, *_ in rows} == {
-        path.stem for path in folder.glob("*_suite.py")
+        path.stem for path in folder.glob("[a-z]*.py")
     }
     for name, suite, rig, fixture in rows:
         module = importlib.import_module(name)

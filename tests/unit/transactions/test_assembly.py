@@ -49,7 +49,7 @@ from waltap.changes.transactions.spill import (
 )
 from waltap.changes.transactions.transaction import TransactionPart
 from waltap.errors import DecodeError
-from waltap_testing.sink_crash import full_disk
+from waltap_testing.sinks.crash import full_disk
 
 TABLE = Relation(
     oid=1,

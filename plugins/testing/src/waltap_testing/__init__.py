@@ -3,7 +3,8 @@
 pytest loads `waltap_testing.pytest_plugin` in every run where waltap is installed, so this module
 imports nothing heavy. Import names from their modules:
 
-- ``*_suite``: a class of tests for each kind of plugin, and the rig that an author provides.
+- ``suites``: a class of tests for each kind of plugin, and the rig that an author provides.
+- ``sinks``: the rig of the sink suite, its kills and lost connections.
 - ``recording``: frames of output plugins with the messages they mean, as JSON lines.
 - ``walsender``: a scripted server that speaks the replication protocol.
 - ``simulation``: the real engine on a simulated clock, between a source and a sink in memory.
@@ -18,37 +19,37 @@ from typing import TYPE_CHECKING
 from waltap.base.import_rules import on_first_use
 
 if TYPE_CHECKING:
-    from waltap_testing.decoder_suite import DecoderRig, DecoderSuite
-    from waltap_testing.format_suite import FormatRig, FormatSuite
-    from waltap_testing.identity_suite import IdentityRig, IdentitySuite
-    from waltap_testing.notification_channel_suite import (
+    from waltap_testing.recording import StaticCatalogue, load_recordings
+    from waltap_testing.sinks.rig import DeliveredChange, SinkRig
+    from waltap_testing.suites.decoder import DecoderRig, DecoderSuite
+    from waltap_testing.suites.format import FormatRig, FormatSuite
+    from waltap_testing.suites.identity import IdentityRig, IdentitySuite
+    from waltap_testing.suites.notification_channel import (
         NotificationChannelRig,
         NotificationChannelSuite,
     )
-    from waltap_testing.offset_store_suite import OffsetStoreRig, OffsetStoreSuite
-    from waltap_testing.record_transform_suite import (
+    from waltap_testing.suites.offset_store import OffsetStoreRig, OffsetStoreSuite
+    from waltap_testing.suites.record_transform import (
         RecordTransformRig,
         RecordTransformSuite,
         every_record,
     )
-    from waltap_testing.recording import StaticCatalogue, load_recordings
-    from waltap_testing.signal_suite import (
+    from waltap_testing.suites.signal import (
         SignalActionRig,
         SignalActionSuite,
         SignalChannelRig,
         SignalChannelSuite,
     )
-    from waltap_testing.sink_rig import DeliveredChange, SinkRig
-    from waltap_testing.sink_suite import SinkSuite
-    from waltap_testing.snapshotter_suite import SnapshotterRig, SnapshotterSuite
-    from waltap_testing.table_format_suite import TableFormatRig, TableFormatSuite
-    from waltap_testing.transform_suite import (
+    from waltap_testing.suites.sink import SinkSuite
+    from waltap_testing.suites.snapshotter import SnapshotterRig, SnapshotterSuite
+    from waltap_testing.suites.table_format import TableFormatRig, TableFormatSuite
+    from waltap_testing.suites.transform import (
         EventTransformRig,
         EventTransformSuite,
         TransformRig,
         TransformSuite,
     )
-    from waltap_testing.type_suite import TypeRig, TypeSuite
+    from waltap_testing.suites.type import TypeRig, TypeSuite
     from waltap_testing.workload import ScriptedWorkload
 
 __all__ = [

@@ -20,26 +20,9 @@ if TYPE_CHECKING:
 # The user property that holds a suite's finding.
 FINDING = "waltap"
 
-_SUITES = (
-    "decoder",
-    "format",
-    "identity",
-    "notification_channel",
-    "offset_store",
-    "signal_channel",
-    "sink",
-    "snapshotter",
-    "transform",
-)
-
 # pytest rewrites the assertions of test files only; without this a failure shows no values.
 pytest.register_assert_rewrite(
-    "waltap_testing.sink_crash",
-    "waltap_testing.sink_losses",
-    "waltap_testing.sink_rig",
-    "waltap_testing.sink_rules",
-    "waltap_testing.suite",
-    *(f"waltap_testing.{kind}_suite" for kind in _SUITES),
+    "waltap_testing.sinks", "waltap_testing.suite", "waltap_testing.suites"
 )
 
 

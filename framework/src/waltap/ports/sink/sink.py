@@ -27,7 +27,7 @@ OutputClosed = SinkError.define("OutputClosed", "WT-5801")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkCapabilities:
-    """The inputs and guarantees of a sink; `waltap_testing.sink_suite` tests them.
+    """The inputs and guarantees of a sink; `waltap_testing.suites.sink` tests them.
 
     Every sink accepts new versions of a relation while it is open.
     """

@@ -24,7 +24,7 @@ from waltap_testing.crash import (
     own_files,
 )
 from waltap_testing.damage import evenly
-from waltap_testing.sink_rig import SinkRig, assert_complete, sole
+from waltap_testing.sinks.rig import SinkRig, assert_complete, sole
 from waltap_testing.workload import ScriptedWorkload, mixed
 
 # Limits the time of the suite: each kill is a fork and a delivery.

@@ -36,8 +36,8 @@ from waltap.encoders.format.record_stage import RecordStep
 from waltap.encoders.format.record_transform import ConnectRecord
 from waltap.ports.specs import FormatSpec
 from waltap_testing.installed import format_context
-from waltap_testing.notification_channel_suite import NOTIFICATIONS
 from waltap_testing.suite import RigSuite
+from waltap_testing.suites.notification_channel import NOTIFICATIONS
 from waltap_testing.workload import (
     COMMIT_TS,
     HIDDEN,

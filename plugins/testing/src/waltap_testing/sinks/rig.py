@@ -60,7 +60,7 @@ class SinkRig:
     # name; return that name. None: it refuses no single records.
     unfit: "Callable[[], str] | None" = None
     # Copy the destination, which may be empty or absent; return a function that restores the copy,
-    # also beneath an open sink. `waltap_testing.sink_losses.keeping` makes one for a file or
+    # also beneath an open sink. `waltap_testing.sinks.losses.keeping` makes one for a file or
     # folder. None: the suite cannot test whether the sink notices a loss.
     keep: "Callable[[], Callable[[], object]] | None" = None
 

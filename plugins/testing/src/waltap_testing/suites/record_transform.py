@@ -28,9 +28,9 @@ from waltap.encoders.format.record_transform import (
 )
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.ports.specs import RecordTransformSpec
-from waltap_testing.format_suite import every_part
 from waltap_testing.installed import format_context
 from waltap_testing.suite import RigSuite, assert_hidden_alike
+from waltap_testing.suites.format import every_part
 from waltap_testing.workload import NOW, life_of_a_row
 
 CAPTURE = CaptureProperties.model_validate(

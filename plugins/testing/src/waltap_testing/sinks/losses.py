@@ -15,7 +15,7 @@ from waltap.errors import SinkError
 from waltap.ports.sink.roles import checks_of, stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap.ports.sink.stored_position import require_stored
-from waltap_testing.sink_rig import SinkRig, sole
+from waltap_testing.sinks.rig import SinkRig, sole
 from waltap_testing.workload import batches, mixed
 
 # The most changes in a batch.

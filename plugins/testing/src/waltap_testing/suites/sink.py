@@ -32,7 +32,7 @@ from waltap.errors import RetryVerdict, SinkError, WaltapError
 from waltap.ports.sink.roles import stored_position_of
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import ChildOutcome, CrashChild, KillPoint
-from waltap_testing.sink_crash import (
+from waltap_testing.sinks.crash import (
     SinkCrash,
     bare,
     crashes,
@@ -44,8 +44,8 @@ from waltap_testing.sink_crash import (
     write_and_report,
     written,
 )
-from waltap_testing.sink_losses import NoticesLosses
-from waltap_testing.sink_rig import (
+from waltap_testing.sinks.losses import NoticesLosses
+from waltap_testing.sinks.rig import (
     DeliveredChange,
     SinkRig,
     assert_complete,
@@ -53,7 +53,7 @@ from waltap_testing.sink_rig import (
     sole,
     values_of,
 )
-from waltap_testing.sink_rules import (
+from waltap_testing.sinks.rules import (
     KINDS,
     KINDS_ROW,
     AppliesChanges,

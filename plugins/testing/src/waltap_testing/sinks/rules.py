@@ -18,8 +18,8 @@ from waltap.changes.transactions.transaction import (
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.roles import RedeliveryAwareSink, stored_position_of
 from waltap.ports.sink.sink import Sink
-from waltap_testing.sink_crash import bare, deliver, written
-from waltap_testing.sink_rig import DeliveredChange, SinkRig, assert_complete, sole, values_of
+from waltap_testing.sinks.crash import bare, deliver, written
+from waltap_testing.sinks.rig import DeliveredChange, SinkRig, assert_complete, sole, values_of
 from waltap_testing.workload import (
     HIDDEN,
     ITEMS,

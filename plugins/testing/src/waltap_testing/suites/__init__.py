@@ -1,0 +1,1 @@
+"""Conformance suites: a class of tests, and the rig that an author provides, per kind of plugin."""
