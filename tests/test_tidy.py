@@ -6,6 +6,7 @@ import itertools
 import re
 import string
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -113,6 +114,12 @@ def test_no_module_is_longer_than_a_reader_likes() -> None:
         if lines > (TEST_LINES_MAX if "tests" in path.parts else MODULE_LINES_MAX):
             long[named(path)] = lines
     assert not long
+
+
+def test_no_package_has_more_than_twelve_modules() -> None:
+    """A reader looks through the modules of one package at a glance."""
+    beside = Counter(path.parent for path in sources() if path.stem != "__init__")
+    assert {str(folder): count for folder, count in beside.items() if count > 12} == {}
 
 
 def test_every_function_fits_one_screen() -> None:
