@@ -1,1 +1,1 @@
-"""The rig of the sink suite, its rules, and the kills and lost connections that it imitates."""
+"""The rig of the sink suite, its rules, kills and lost connections."""

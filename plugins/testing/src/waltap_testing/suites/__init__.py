@@ -1,1 +1,1 @@
-"""Conformance suites: a class of tests, and the rig that an author provides, per kind of plugin."""
+"""Conformance suites: per kind of plugin a class of tests and its rig."""
