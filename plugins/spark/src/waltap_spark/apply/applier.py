@@ -463,11 +463,7 @@ class OutputApplier:
         return plans
 
     def _plan_again(self, table: TableState, log_position: LogPosition) -> TableTask:
-        """Return the pending work of a suspended table.
-
-        In a format that writes in place, groups end where they ended in earlier tries. The retry
-        then finds the steps that those tries wrote.
-        """
+        """Return the work of a suspended table, in groups that end as in earlier tries."""
         again = table.attempts if self.format.writes_in_place else ()
         own = schema, name = table.schema, table.table
         routes = dict.fromkeys(table.waits, own) if table.waits else None

@@ -54,10 +54,9 @@ class ChunkRows:
 def chunk_rows(
     spark: SparkSession, chunks: AssignedSplits, types: dict[str, str]
 ) -> Iterator[ChunkRows]:
-    """Yield the rows of ``chunks`` as segments would have them.
+    """Yield the rows of ``chunks`` as segments would have them, for the block.
 
-    ``types`` are the table's types. Spark reads the source each time it uses the frame, so the
-    frame is valid within the block only.
+    ``types`` are the table's types. Spark reads the source each time it uses the frame.
     """
     wanted = log_struct(types)
     carried = chunk_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})

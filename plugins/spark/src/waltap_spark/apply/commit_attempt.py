@@ -281,12 +281,10 @@ class CommitAttempt:
     def _with_spare_names(
         self, commit: CommitContext, gone: TableState, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Return ``table`` with conflicting columns of ``gone`` renamed.
+        """Return ``table``, in the place of ``gone``, with conflicting columns renamed.
 
-        ``table`` took the place of ``gone``, a dropped table whose history stays, and gets columns
-        of ``group``. Where no type holds the values of both, the old column gets another name, as a
-        dropped column does whose name a new one takes. Columns that divide files, and columns of a
-        shared target, keep their names.
+        Where no type holds the values of both and of ``group``, an old column gets another name.
+        Columns that divide files, and columns of a shared target, keep their names.
         """
         # without a history no value of the dropped table remains
         if table.place is not None or not (table.mode.history or table.mode.name == "append"):

@@ -57,9 +57,8 @@ _REPORTED_ERROR = re.compile(r"WT-\d{4} [^\n]*")
 class ExternalSnapshots:
     """Decides which external snapshots tasks can read.
 
-    ``table_splits`` returns the chunks of a named snapshot. It returns None where the chunks are
-    not here yet, and raises LookupError where none will arrive. ``table_splits`` is None where no
-    engine provides chunks.
+    ``table_splits`` returns a snapshot's chunks, None before they are here; LookupError: none will
+    come. It is None without an engine.
     """
 
     def __init__(
@@ -172,10 +171,9 @@ def _is_complete(output: SparkOutput, place: str) -> bool:
 
 
 def read_error(error: BaseException, table: str) -> SinkError | None:
-    """Return the error for a table whose snapshot failed.
+    """Return the error, as a task reported it, of a table whose snapshot failed.
 
-    The error has the task's message: it could not read the source, could not convert rows, or the
-    table does not accept them. None means that waltap's code did not fail; a retry may succeed.
+    None: waltap's code did not fail, and a retry may succeed.
     """
     if isinstance(error, CatalogueUnreachable):
         return None  # the rows wait in the output, complete

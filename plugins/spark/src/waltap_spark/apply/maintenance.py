@@ -58,11 +58,10 @@ def take(output: SparkOutput) -> OutputState:
 def maintain(
     spark: SparkSession, output: SparkOutput, *, retention_s: float = 600.0
 ) -> Iterator[MaintenanceResult]:
-    """Maintain all tables of ``output``, and yield each result.
+    """Maintain all tables that are not suspended, and yield each result.
 
-    Files of earlier commits stay for ``retention_s``, versions of formats in place for their
-    retention, because readers may use them. Suspended tables are left alone. Raises: as `take`,
-    and Spark's errors.
+    Files of earlier commits stay for ``retention_s``, versions in place for their own retention,
+    since readers may use them. Raises: as `take`, and Spark's errors.
     """
     state = take(output)
     try:

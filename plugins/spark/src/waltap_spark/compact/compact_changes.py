@@ -76,11 +76,10 @@ def compact(
     segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
 ) -> DataFrame:
-    """Return one row for each key that changed, with a `GONE` flag.
+    """Return one row for each key that changed since a truncate, with a `GONE` flag.
 
-    ``live``: only keys that have a row, without the flag. Each row has the final values of the
-    table's columns and of its mode's columns. A truncate discards all rows before it.
-    ``segments`` reads keys and positions without Spark where it can.
+    ``live``: only keys that have a row, without the flag. ``segments`` reads keys and positions, if
+    it can.
     """
     found = _compacted_here(given, functools.partial(_Set.last_rows, live=live))
     if found is None:

@@ -160,12 +160,10 @@ def of_touched_keys(
 def compacted(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Compact changes to one row per key, for readers of pending changes.
+    """Compact changes without changed keys and truncates, for readers of pending ones.
 
-    These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
-    Parquet table after such changes. Each row has the final values of the table's columns and of
-    its mode's columns, and `GONE`. ``changes`` describes the rows; ``base`` has the table before
-    them.
+    The result has one row per key with all columns and `GONE`. ``base`` is the table before
+    ``changes``.
     """
     key = list(table.key)
     partial = unsent_columns(table, changes)

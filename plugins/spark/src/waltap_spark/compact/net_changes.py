@@ -55,10 +55,9 @@ class Fill:
 
 
 class NetRows:
-    """The net changes of a set of rows.
+    """The net changes of rows; ``key_reused``: before the row of the key is deleted.
 
-    ``key_reused``: a key may be reused before its row is deleted. ``live_keys`` gets the first rows of
-    different keys, and returns whether these keys exist before all rows.
+    ``live_keys`` gets first rows of keys, and returns whether these keys exist before all rows.
     """
 
     def __init__(

@@ -50,10 +50,9 @@ def changes_frame(
     *,
     filled: bool = False,
 ) -> DataFrame:
-    """Return the rows of ``sets`` with all columns the table ever had.
+    """Return the rows of ``sets``: all columns that the table had, then the log's.
 
-    The log's own columns follow. ``filled``: rows from before a column was added have its
-    default, as in the source; otherwise null, as in the log.
+    ``filled``: rows from before a column was added have its default; otherwise null, as in the log.
     """
     by_version: dict[str, list[str]] = {}
     for change in sets:

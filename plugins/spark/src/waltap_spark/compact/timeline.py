@@ -252,11 +252,7 @@ def _compared(table: TableState, states: DataFrame) -> DataFrame:
 
 
 def _versions(table: TableState, states: DataFrame) -> DataFrame:
-    """Turn ``states`` into row versions.
-
-    A stored version may have only a part of its transaction: the schema changed within it, or a
-    snapshot was taken at its position.
-    """
+    """Turn ``states`` into versions; a stored one may lack a part of its transaction."""
     by_key = _by_key(table)
     turned = states.where(F.col(temp("stored")) | F.col(temp("turns"))).select(
         "*",

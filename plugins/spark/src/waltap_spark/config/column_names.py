@@ -29,9 +29,8 @@ RESERVED: Final = frozenset({*LOG_FIELDS, *VERSION, *DELETED})
 class ColumnNames:
     """Names columns by rules; without a rule they keep their names.
 
-    ``renames`` are COLUMN-REGEX:NAME for ``schema.table.column`` as the source writes it; the
-    first match decides. ``styles`` are TABLE-REGEX:STYLE, or STYLE alone for all other tables.
-    They apply to columns that no rename names.
+    ``renames`` (COLUMN-REGEX:NAME for ``schema.table.column``) come before ``styles``
+    (TABLE-REGEX:STYLE, or STYLE for all others).
     """
 
     def __init__(self, styles: Sequence[str] = (), renames: Sequence[str] = ()) -> None:

@@ -121,10 +121,7 @@ class _CostLine:
 
 
 def _weight(manifest: Manifest, schemas: dict[str, str]) -> int:
-    """Return the weight of ``manifest`` in its portion.
-
-    ``schemas`` has the schema that each table had last in the portion, and is updated.
-    """
+    """Return a manifest's weight after a portion's last ``schemas``, and update these."""
     changes = 0
     for entry in manifest.tables:
         changes += schemas.get(entry.name, entry.fingerprint) != entry.fingerprint

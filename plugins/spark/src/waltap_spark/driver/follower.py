@@ -57,10 +57,7 @@ class LogFollower:
             time.sleep(self._properties.trigger_ms / 1000)
 
     def once(self) -> None:
-        """Apply the log's present changes, and maintain the tables.
-
-        This serves a driver that a scheduler starts again and again. Raises: as `follow`.
-        """
+        """Apply present changes and maintain tables, for a scheduler. Raises: as `follow`."""
         self.catch_up()
         self._applier.maintain(patient=True)
         try:
@@ -108,20 +105,14 @@ class LogFollower:
             self._applier.apply([])  # retries suspended tables, commits compactions
 
     def _manifests(self, damaged: list[WaltapError]) -> Iterator[Manifest]:
-        """Yield manifests up to the first damaged or missing one.
-
-        The damage goes to ``damaged``, so that the manifests before it are applied first.
-        """
+        """Yield manifests up to the first damaged or missing one, which is ``damaged``."""
         try:
             yield from self._log.manifests(self._applier.state.log_position)
         except ChangeLogDamaged as error:
             damaged.append(error)
 
     def expire(self, *, at_once: bool = False) -> None:
-        """Remove old applied changes from the change log.
-
-        Without ``at_once`` it does so once in `EXPIRE_EVERY_S`. Raises: OutputMismatch.
-        """
+        """Remove applied changes, ``at_once`` or in a while. Raises: OutputMismatch."""
         now = time.monotonic()
         if now < self._next_expiry and not at_once:
             return

@@ -302,11 +302,10 @@ class DeltaFormat(MergingFormat):
     def _put(
         self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
-        """Replace rows by REPLACE WHERE or REPLACE ON.
+        """Replace rows by REPLACE WHERE or REPLACE ON; a small table is rewritten.
 
-        A small table is rewritten. Delta marks the old rows in one pass over the keys, and adds the
-        new ones. MERGE makes three passes: which files, which rows are written, which are marked.
-        A condition that lists keys also skips files by their statistics.
+        Delta reads the keys once, where MERGE makes three passes; listed keys also skip files by
+        statistics.
         """
         at = target.at
         if listed is not None and self._is_small(target):

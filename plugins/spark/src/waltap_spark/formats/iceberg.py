@@ -11,6 +11,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
@@ -46,7 +47,7 @@ from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit, is_m
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.schema.expression import namespace_of, quoted
-from waltap_spark.schema.schema import digits_of, sql_type, type_text
+from waltap_spark.schema.schema import digits_of, sql_type
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -55,21 +56,8 @@ log = logging.getLogger(__name__)
 
 _GROWS: Final = frozenset({("integer", "long"), ("float", "double")})
 
-
-def _stored(kind: Any) -> Any:
-    """Return a type of Spark's JSON with Iceberg's types."""
-    if isinstance(kind, str):
-        if kind in ("byte", "short"):
-            return "integer"
-        return "string" if kind.startswith("time(") else kind
-    nested = {
-        name: _stored(kind[name])
-        for name in ("elementType", "keyType", "valueType")
-        if name in kind
-    }
-    if "fields" in kind:
-        nested["fields"] = [{**each, "type": _stored(each["type"])} for each in kind["fields"]]
-    return {**kind, **nested}
+# Types in Spark's JSON that Iceberg lacks. A field may have the same name, which is no type.
+_LACKS: Final = re.compile(r'(^|[tT]ype":)"(?:(byte|short)|time\(\d+\))"')
 
 
 # The process that removes old versions knows which versions its own tables use. Other outputs of a
@@ -413,9 +401,7 @@ class IcebergFormat(MergingFormat):
 
     def stored(self, kind: str) -> str:
         """Return Iceberg's types: small integers have 32 bits, times of day are text."""
-        if not any(word in kind for word in ("byte", "short", "time(")):
-            return kind
-        return type_text(_stored(json.loads(kind)))
+        return _LACKS.sub(lambda found: f'{found[1]}"{"integer" if found[2] else "string"}"', kind)
 
     # --- maintenance --------------------------------------------------------------------------------
 

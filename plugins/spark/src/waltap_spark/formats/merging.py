@@ -249,8 +249,7 @@ class MergingFormat(StepwiseFormat):
     def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`).
 
-        Tables that change together have their first compaction at different times: the commit of
-        all would take minutes.
+        Tables that change together begin at different times: a commit of all would take minutes.
         """
         targets, vacuumed = table.stored_table.targets, table.stored_table.vacuumed
         if not targets:

@@ -330,11 +330,7 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
 
 
 def _only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether the group only adds rows to the base.
-
-    Inserts meet no row of their key, unless one was delivered in an earlier epoch, a delete may be
-    missing, or deleted rows stay.
-    """
+    """Return whether the group only adds rows to the base: no key meets a row there."""
     return (
         only_adds(table, group)
         and (table.mode.adds_alone or not table.base)

@@ -53,10 +53,9 @@ What = Literal["current", "changes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormatContext:
-    """Location and options of a format's tables.
+    """Location and options of a format's tables; ``tables`` are the last commit's.
 
     ``identity`` is the output's permanent id: rows under another id belong to another output.
-    ``tables``: the last commit's tables by name.
     """
 
     output: SparkOutput
@@ -105,12 +104,10 @@ class TableChange:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRows:
-    """The rows of one segment group, read on demand.
+    """The rows of one segment group, read on demand; ``spared`` ones stay without it.
 
-    ``read`` makes `frame`. ``files``: the change log's store, for a format that writes few rows
-    without Spark (`waltap_spark.compact.small_sets`). ``spark``: the session that gets rows which
-    this process reads; without it Spark reads them all. ``spared``: rows that stay although the group
-    lacks them.
+    ``read`` makes `frame`. ``files`` is the change log's store. ``spark`` gets the rows that this
+    process reads (`waltap_spark.compact.small_sets`); without it Spark reads them all.
     """
 
     group: SegmentGroup
@@ -240,11 +237,10 @@ def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:
 
 
 class TableFormat(ABC):
-    """Stores rows and history of all tables of an output.
+    """Stores rows and history of tables; each method returns the new `TableState`.
 
-    Each method returns the new `TableState`. Threads call methods for different tables at the same
-    time, each with its own session. An error suspends only its table: `PySparkException`, or one of
-    `waltap_spark.errors`.
+    Threads call methods for different tables at the same time, each with its own session. An error
+    suspends only its table: `PySparkException`, or one of `waltap_spark.errors`.
     """
 
     writes_in_place: ClassVar[bool] = True

@@ -267,11 +267,7 @@ def declared_column(kind: str, column: str) -> str:
 
 
 def _declared_decimal(kind: str, column: str) -> str:
-    """Return SQL of a number from a text or variant.
-
-    A number with a point went through a double, and its variant has 17 digits at most. Texts and
-    integers have all digits.
-    """
+    """Return SQL of a number; with a point it went through a double, of sure digits."""
     text, found = _text_in(column), f"schema_of_variant({column})"
     scale = int(kind.partition(",")[2].rstrip(")"))
     size = f"abs(try_cast({text} as double))"

@@ -326,14 +326,12 @@ class TopicEvents:
         return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
 
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
-        """Leave out waiting events and later ones of their partitions.
+        """Leave out waiting events, and later ones; return the partitions' ends then.
 
-        These are single events of a changed key while the other one may still come, events whose
-        schema began out of turn, and events behind records that another partition of the topic still
-        has: before the topic got partitions, keys had others. Return the ends of the partitions then.
-
-        ``unfinished``: partitions with more records. The other event may be there, however old an event
-        is, unless the partition has passed its position.
+        An event of a changed key may wait for the other, another schema for its turn, and any for
+        records of another partition: before the topic got partitions, keys had others. ``unfinished``
+        partitions have more records, and perhaps the other event, unless they have passed its
+        position.
         """
         ends: dict[Place, int] = {}
         more = {place: self._highs.get(place, (0, 0)) for place in unfinished}

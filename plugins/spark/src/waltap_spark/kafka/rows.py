@@ -110,11 +110,7 @@ def table_rows(
 
 
 class _ColumnSql:
-    """SQL of the change log's columns, from a row ``p.row``.
-
-    ``stage`` computes each value once, since several columns test it. ``placeholders`` has columns
-    that may have unsent values.
-    """
+    """SQL of the log's columns from ``p.row``; ``stage`` computes each value once."""
 
     def __init__(self, topics: KafkaTopics, kinds: Mapping[str, str], *, avro: bool) -> None:
         self._placeholder, self._kinds, self._avro = topics.placeholder, kinds, avro

@@ -83,9 +83,8 @@ def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
 
 
 def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
-    """Return spare names for columns of a former table.
+    """Return spare names for a former table's columns that cannot hold ``types``.
 
-    They are the columns whose names the new table uses, with ``types`` that no common type holds.
     ``by_number``: only columns with a number, because files are read by number.
     """
     found = dict[str, str]()
@@ -100,8 +99,7 @@ def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool)
 def former_numbers(table: TableState, types: Mapping[str, str]) -> dict[str, int]:
     """Return numbers of a former table's columns that cannot hold ``types``.
 
-    Such a column is known by name alone since another table took the name. With its number it gets a
-    spare name as soon as a column of its name appears.
+    Such a column, known by name alone, then gets a spare name when a column of its name appears.
     """
     first = table.incarnation * PER_INCARNATION
     return {
@@ -123,12 +121,11 @@ def former_columns_renamed(
     types: Mapping[str, str],
     spares: Mapping[str, str],
 ) -> TableState:
-    """Return ``table`` with the former table's columns renamed.
+    """Return ``table``, in the place of ``gone``, with the former columns renamed.
 
-    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. The columns in
-    ``spares`` get their spare names and keep their former numbers. So do earlier dropped columns,
-    and columns that ``table`` lacks and files name differently. Columns that ``table`` has
-    continue under its numbers, also where files name them differently.
+    Columns in ``spares``, and former ones that ``table`` lacks and files need, keep their former
+    numbers. Columns of ``types`` continue under numbers of ``group``, also where files name them
+    differently.
     """
     new = _ids(table, group.columns)
     continued = {
@@ -191,10 +188,9 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
 def identify(
     table: TableState, group: SegmentGroup, types: Mapping[str, str]
 ) -> tuple[TableState, tuple[str, ...]]:
-    """Return ``table`` with the columns of ``group`` renamed and numbered.
+    """Return ``table`` with columns of ``group``, and reasons to doubt older rows.
 
-    It also returns reasons to doubt older rows. The group has ``types``; the table's stay. Nothing
-    may be pending when `renames` finds any, because pending changes use the earlier names.
+    The table's types stay. Nothing may be pending when `renames` finds any: it has the earlier names.
     """
     ids = _ids(table, group.columns)
     known = {number for each in table.version_ids.values() for number in each.values()}

@@ -168,11 +168,9 @@ class TableTask:
         return () if unknown else joined(table.waits, self.entries)
 
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
-        """Return the ends of all groups that were begun.
+        """Return the ends of begun groups, and ``had``, the ends of earlier attempts.
 
-        ``had`` are the ends of earlier attempts: this attempt may have failed before it reached
-        another's writes. ``every`` adds groups that were not begun now, since another driver
-        may have begun them in the same commit.
+        ``every``: also of groups that another driver may have begun in the same commit.
         """
         groups = self.groups if every else self.tried
         return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
@@ -263,9 +261,8 @@ def plan(
 ) -> dict[str, TableTask]:
     """Return a task for every table that ``manifests`` touch.
 
-    ``tables`` are the tables before, with the parts of unfinished snapshots. ``routes`` have the
-    entries that count, and their tables (`TableRenames.routes`). Without them each entry counts
-    for the table of its name.
+    ``tables`` are as before, with staged parts. ``routes``: entries that count, and their tables
+    (`TableRenames.routes`); None: each entry is of the table of its name.
     """
     plans = {
         name: TableTask(before.schema, before.table, staged=list(before.staged))
@@ -353,10 +350,9 @@ ADDS: Final = frozenset("crt")
 
 
 def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
-    """Apply a later key to earlier groups without one.
+    """Apply a later key to earlier groups without one, where the mode needs a key.
 
-    Groups whose mode works without a key stay as they are. A group without the key's columns adds
-    no rows (`SegmentGroup.lost`).
+    A group without the key's columns adds no rows (`SegmentGroup.lost`).
     """
     later: SegmentGroup | None = None
     for group in reversed(groups):

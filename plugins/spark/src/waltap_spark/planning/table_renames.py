@@ -86,10 +86,9 @@ class TableRenames:
                 log.info("%s was renamed in the source, and is %s now", before, ".".join(name))
 
     def applied(self, tables: Mapping[str, TableState], *, in_place: bool) -> dict[str, TableState]:
-        """Return ``tables`` by their names after.
+        """Return ``tables`` by their names after; suspended ones note waiting entries.
 
-        Suspended tables note the entries that wait for them. ``in_place``: a renamed table's rows
-        stay where they are.
+        ``in_place``: a renamed table's rows stay where they are.
         """
         if self.routes is None:
             return dict(tables)

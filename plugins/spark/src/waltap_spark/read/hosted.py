@@ -52,8 +52,7 @@ UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 class HostedEngine:
     """The engine of the profile in ``file``; picklable before `begin`.
 
-    ``folder`` is the folder of change logs. "" means the profile's own: its sink, if that is a
-    change log, or a folder below its state.
+    ``folder`` has change logs; "": the profile's own sink, if it is one, or a folder below its state.
     """
 
     def __init__(self, file: str, folder: str = "") -> None:
@@ -127,10 +126,9 @@ class HostedEngine:
         return self._pipeline is not None
 
     def begin(self, *, ends: bool, waits: bool = True) -> None:
-        """Start capturing.
+        """Start capturing, with ``ends`` up to the server's present position.
 
-        With ``ends`` up to the server's present position. With ``waits`` the slot is confirmed by
-        `release`, otherwise as soon as the private log is durable. Raises: WaltapError,
+        With ``waits`` `release` confirms the slot, else the durable private log. Raises: WaltapError,
         CapturedByAnotherProcess.
         """
         # the private log must reach the stored offset

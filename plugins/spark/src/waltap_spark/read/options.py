@@ -63,10 +63,9 @@ class LogBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a reader.
+    """Options of a reader; ``patterns`` count without ``table``.
 
-    ``patterns`` selects tables if ``table`` is empty. ``profiles`` are files that replace ``path``;
-    their engines write to ``changelog_location``.
+    Engines of ``profiles`` write to ``changelog_location``; they replace ``path``.
     """
 
     path: str

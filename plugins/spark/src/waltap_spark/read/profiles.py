@@ -280,10 +280,9 @@ class _ProfileLog:
     def latest(self, begin: dict[str, Any], limit: Any, *, ended: bool) -> dict[str, Any]:
         """Return the end of a batch from ``begin``, and release before it.
 
-        If only other tables changed, the slot may advance at once. The private log keeps those
-        segments, since a checkpoint at ``begin`` resumes there; so the offset also moves past them,
-        with an empty batch: once a minute, and immediately at the end of the query (``ended``).
-        Raises: OffsetOfAnother if the checkpoint belongs to another private log.
+        If only other tables changed, the slot may advance at once. The offset moves past their
+        segments once a minute, or at the end (``ended``), since a checkpoint at ``begin`` needs them.
+        Raises: OffsetOfAnother.
         """
         stream, log_position = self._open(begin), log_position_of(begin)
         if stream is None:

@@ -99,11 +99,10 @@ def compare(
     captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Compare ``names``, by default all tables, with the source.
+    """Compare ``names``, by default Spark's and ``captured`` tables, with the source.
 
-    The default is every table of Spark, and the ``captured`` ones. ``connection`` is in autocommit.
-    The source counts the rows that ``publications`` publish. Differences are read again for
-    ``patience_s``.
+    ``connection`` is in autocommit. Rows that ``publications`` publish count. Differences are read
+    again for ``patience_s``.
     """
     return compared(
         connection,

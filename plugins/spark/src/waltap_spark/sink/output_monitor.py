@@ -134,10 +134,7 @@ class OutputMonitor:
         self._waiting: dict[str, _WaitingRows] = {}
 
     def progress(self, now_ms: int) -> OutputProgress:
-        """Return the newest commits and every table's lag.
-
-        Raises: OutputDamaged, FilesUnavailable.
-        """
+        """Return newest commits and all lags. Raises: OutputDamaged, FilesUnavailable."""
         states = self.output.readable_states()[-SHOWN - 1 :]
         if not states:
             return OutputProgress(batches=(), tables=())
@@ -154,11 +151,7 @@ class OutputMonitor:
         )
 
     def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
-        """Count the rows that wait for each table.
-
-        A suspended table may have the log of days before it, so its count continues from the
-        last look. The rows of other tables are counted again.
-        """
+        """Count the rows that wait for each table, a suspended one's since the last look."""
         known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
             if table.failed and table.log_position is not None:
@@ -245,10 +238,7 @@ NO_COMMIT_YET: Final = (
 
 
 def drawn(progress: OutputProgress, title: str) -> "Table | Text":
-    """Return a terminal table: tables by commits.
-
-    Before the first commit it is a sentence.
-    """
+    """Return a terminal table, tables by commits; a sentence before the first one."""
     from rich.table import Table
     from rich.text import Text
 

@@ -98,10 +98,7 @@ class DriverProcess:
         self._give()
 
     def give(self, data: bytes) -> None:
-        """Send ``data`` to the child, and to each child after it.
-
-        The data (`waltap_spark.apply.snapshot_splits.packed`) goes to the child's standard input.
-        """
+        """Send ``data`` (`packed`) to the input of the child, and of each child after it."""
         self._given = data
         self._give()
 

@@ -108,8 +108,7 @@ class DroppedFiles:
     def due(self, retention_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
         """Yield (file, paths) that were dropped ``retention_s`` ago, oldest first.
 
-        Only commits up to ``number`` count: while a commit has not appeared, the one before it
-        still names the sets that it drops. Raises: OutputDamaged.
+        Only commits up to ``number`` count: an unfinished one drops nothing. Raises: OutputDamaged.
         """
         now, ahead = time.time(), list[tuple[str, tuple[str, ...]]]()
         for name in self._store.names(FOLDER):
@@ -372,11 +371,9 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def comparable(self) -> dict[str, str]:
-        """Return name → type of the columns that changes have now.
+        """Return name → type of the columns that changes have now, or all if unknown.
 
-        Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
-        these columns can identify the row that a change without a key means. All columns, while
-        the source's columns are unknown.
+        Only these, no dropped and `hidden` ones, identify the row that a change without a key means.
         """
         hidden = self.hidden
         return {
@@ -649,11 +646,7 @@ class SparkOutput:
         return removed
 
     def _remove_unnamed(self, state: OutputState) -> None:
-        """Remove sets that no commit names.
-
-        In an object store another machine's driver may still write the next commit: its sets
-        stay until a later start.
-        """
+        """Remove sets that no commit names, except another machine's of a next commit."""
         self.garbage.forget_after(state.number)
         named = self.garbage.paths()
         for table in state.tables.values():

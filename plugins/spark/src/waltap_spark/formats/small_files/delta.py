@@ -227,9 +227,8 @@ DELTA: Final = "org.apache.spark.sql.delta"
 class DeltaTransaction:
     """A transaction of Delta's on a table by path.
 
-    The thread's active session gives the commit's metadata. Classes are named as a whole, since the
-    gateway would ask for each package of a name. Raises: Py4JError if this Delta Lake has
-    other methods; nothing is committed then.
+    The active session gives the commit's metadata. Classes have whole names, as the gateway asks for
+    each package. Raises: Py4JError if Delta has other methods; nothing is committed then.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:

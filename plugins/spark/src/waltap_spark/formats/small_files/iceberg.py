@@ -138,12 +138,11 @@ class DataFile(NamedTuple):
 
 
 class IcebergTable:
-    """A loaded table whose files the driver writes, as a `DriverTable`.
+    """A loaded table, as a `DriverTable`; ``java`` is Iceberg's own object.
 
-    ``java`` is Iceberg's own object. ``note`` returns what the summary of a new version has. ``listed``
-    has the files of versions that `replacing` made, by the table's name in SQL. Classes are named as a
-    whole, since the gateway would ask for each package of a name. Raises: Py4JError if this Iceberg has
-    other methods; nothing is committed then.
+    ``note`` has a new version's summary, ``listed`` the files of versions that `replacing` made, by
+    name in SQL. Classes have whole names, as the gateway asks for each package. Raises: Py4JError if
+    Iceberg has other methods; nothing is committed then.
     """
 
     def __init__(
