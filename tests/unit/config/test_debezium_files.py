@@ -74,6 +74,13 @@ def test_formats_are_those_of_one_side_or_of_all():
     assert found["header.converter.schemas.enable"] == "true"
 
 
+def test_keys_are_json_where_the_server_names_the_format_of_values_alone():
+    given = {"debezium.format.value": "cloudevents", "debezium.format.key.schemas.enable": "false"}
+    resolution = examined(TUTORIAL | given)
+    assert resolution.profile.format.spec.name == "json and cloudevents"
+    assert "key.converter.schemas.enable" in {each.name for each in resolution.explained}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "nearest", "words"),
     [

@@ -525,6 +525,9 @@ def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> Non
             kind = str(setting.value).strip()
             converter = FORMATS.get(kind.casefold(), kind)
             own[f"{record_part}.converter"] = replace(setting, value=converter)
+    if (value_converter := own.get("value.converter")) is not None:
+        # Debezium Server writes each part as JSON by default, keys too.
+        own.setdefault("key.converter", replace(value_converter, value=FORMATS["json"]))
     raw.settings |= own
 
 
