@@ -11,6 +11,7 @@ from waltap.changes.decode.message import LogicalMessage
 from waltap.changes.decode.relation import Relation, TypeKind
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.changes.events.plan import (
+    CHANGED,
     DELETES,
     INSERTS,
     MESSAGES,
@@ -236,7 +237,10 @@ class RowFormat(Format, Generic[T, F]):
         shape = context.capture.properties
         self._tombstones, self._skip_unchanged = shape.tombstones, shape.skip_unchanged
         self._order = context.order if shape.provide_transaction_metadata else None
-        self._skipped = frozenset(k for k, op in OPERATIONS.items() if op in self._capture.skipped)
+        self._skip_updates = "u" in self._capture.skipped
+        # An update may change the key, which gives a delete and a create: `_change` skips the others.
+        skipped = {kind for kind, op in OPERATIONS.items() if op in self._capture.skipped}
+        self._skipped = frozenset(skipped - {CHANGED})
         self._content = CONTENT_FORMS[shape.binary_handling_mode]
 
     def prepare(self, relation: Relation) -> None:
@@ -316,6 +320,8 @@ class RowFormat(Format, Generic[T, F]):
             before, after, old = table.plan.update(change, table.same_key)
             if old is not None:
                 self._key_change(table, old, after, lsn, frame)
+                return
+            if self._skip_updates:
                 return
             if (
                 self._skip_unchanged

@@ -323,7 +323,7 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
             before, after, old = codec.plan.update(change, codec.same_key)
         except MISFITS:
             return False
-        if before is None or old is not None or self._skip_unchanged:
+        if before is None or old is not None or self._skip_unchanged or self._skip_updates:
             return False
         group.rows.append(after)
         group.old_rows.append(before)
