@@ -19,7 +19,6 @@ PLACEHOLDER = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_]*):([^}]*)\}")
 VARIABLE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
 """As a shell or Debezium Server names a variable. It stays: a regular expression may mean a group."""
 
-
 MOST_BYTES = 16 * 1024 * 1024
 """Of a profile or secret."""
 

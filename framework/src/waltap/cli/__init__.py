@@ -17,7 +17,6 @@ COLLECTED_FROM = 20_000
 freed by their reference counts, so that looking at 700 of them at a time, the default, finds nothing:
 a twentieth of the processor time of a run. It is the command's process; a library leaves it alone."""
 
-
 INTERRUPTED: Final = 130
 """The exit code of what SIGINT ended."""
 

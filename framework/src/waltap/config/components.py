@@ -42,7 +42,6 @@ from waltap.ports.specs import (
 
 DEFAULT_FORMAT = "json"
 
-
 S = TypeVar("S", bound=Spec)
 
 

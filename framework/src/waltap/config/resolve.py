@@ -41,7 +41,6 @@ from waltap.ports import specs
 
 logger = logging.getLogger(__name__)
 
-
 S = TypeVar("S", bound=specs.Spec)
 
 DEFAULT_OFFSET_STORE = "file"

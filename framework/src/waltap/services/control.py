@@ -32,7 +32,6 @@ from waltap.ports.offsets.state_folder import CONTROL, LOCK
 
 log = logging.getLogger(__name__)
 
-
 # sockaddr_un holds 108 bytes on Linux and 104 elsewhere
 LONGEST = 100
 
@@ -58,7 +57,6 @@ ControlSocketUnusable = OffsetError.define(
     "ControlSocketUnusable", "WT-6202", retry=RetryVerdict.RECONNECT
 )
 RedeliveryUndone = OffsetError.define("RedeliveryUndone", "WT-6205")
-
 
 LONGEST_WAIT_MS = 3_600_000
 

@@ -39,7 +39,6 @@ DebeziumOffsetUnusable = OffsetError.define("DebeziumOffsetUnusable", "WT-6303")
 DebeziumStillReads = OffsetError.define("DebeziumStillReads", "WT-6304")
 DebeziumOffsetsUnwritable = OffsetError.define("DebeziumOffsetsUnwritable", "WT-6305")
 
-
 ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "TRUNCATE"})
 COLLECTION: Final = "incremental_snapshot_collections_id"
 CONDITION: Final = "incremental_snapshot_collections_additional_condition"
@@ -429,7 +428,6 @@ def storage_at(text: str, profile: Profile, host: Host, *, new: bool = False) ->
 
 POLL_S: Final = 0.2
 SILENCE_S: Final = 120.0
-
 
 StreamSilent = SourceError.define("StreamSilent", "WT-2022")
 

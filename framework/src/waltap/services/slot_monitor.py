@@ -23,9 +23,7 @@ from waltap.services.monitor.status import SlotHealth
 
 log = logging.getLogger(__name__)
 
-
 SlotGivenUp = SourceError.define("SlotGivenUp", "WT-2030")
-
 
 # Forecast: when the retained WAL reaches a limit, from the mean rates of a window. Sans-IO.
 #
@@ -34,7 +32,6 @@ SlotGivenUp = SourceError.define("SlotGivenUp", "WT-2030")
 
 # Retained WAL falls in steps at checkpoints: the window must be long enough to hold several.
 WINDOW_S = 900.0
-
 
 SlotReading = tuple[float, SlotStatus]
 """One reading of a slot, with its time in seconds of a monotonic clock."""
@@ -161,7 +158,6 @@ class WalThresholds:
 
 MOST_READINGS = 400
 JOIN_S = 10.0
-
 
 _POLICY: Final = attrgetter("wal_budget", "wal_disk", "wal_warn_at", "wal_act_at", "wal_action")
 

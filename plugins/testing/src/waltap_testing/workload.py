@@ -51,7 +51,6 @@ TEXTS = {
     "long": "0123456789" * 20_000,
 }
 
-
 # 2026-01-01 00:00 UTC in µs.
 COMMIT_TS = 1_767_225_600_000_000
 # A fixed time of processing, so that records repeat.
@@ -621,7 +620,6 @@ KEYLESS = msgspec.structs.replace(
     primary_key=(),
     columns=tuple(msgspec.structs.replace(c, in_identity=False) for c in ITEMS.columns),
 )
-
 
 SHOWN = "a text of its own"
 

@@ -23,7 +23,6 @@ AccessRefused = FilesUnavailable.define("AccessRefused", "WT-5123", retry=RetryV
 LocationUnknown = FilesUnavailable.define("LocationUnknown", "WT-5124", retry=RetryVerdict.NEVER)
 FilesInUse = SinkError.define("FilesInUse", "WT-5103")
 
-
 # Addresses and paths. They have names of tables in them, which must not change what an error means.
 PATHS: Final = re.compile(r"""[^\s<>"']*/[^\s<>"']*""")
 

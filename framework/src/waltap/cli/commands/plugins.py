@@ -25,7 +25,6 @@ SUFFIX = ".tmpl"
 FOLDERS = {"src": "src/{package}", "test": "tests"}
 """Folder of a template → folder of the package that is made."""
 
-
 TemplateKind = Literal[
     "decoder",
     "sink",

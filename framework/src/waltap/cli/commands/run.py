@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 # The end of a process whose sink does not return from a call: a signal handler runs in the main
 # thread, which may be inside it.
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 # SIGHUP of a run: its profile is read again, and what may change while it runs holds from then
 # on.
 

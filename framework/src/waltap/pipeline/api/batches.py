@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 NAME = "python_loop"
 
-
 AcknowledgedTooLate = WaltapError.define("AcknowledgedTooLate", "WT-1203")
 
 

@@ -33,9 +33,7 @@ from waltap.services.telemetry.observers import observed
 
 log = logging.getLogger(__name__)
 
-
 POLL_S = 0.05
-
 
 PipelineEnded = WaltapError.define("PipelineEnded", "WT-1202")
 

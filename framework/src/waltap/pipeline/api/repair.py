@@ -36,12 +36,10 @@ REMARK = (
     "that: `waltap verify FILE` names those that a destination still has; the single changes are lost."
 )
 
-
 COMPARED_REMARK = (
     "The destination was compared with the source. The single changes within the gap are lost."
 )
 PATIENCE_S = 10.0
-
 
 RepairIncomplete = OffsetError.define("RepairIncomplete", "WT-6402")
 

@@ -33,7 +33,6 @@ from waltap.ports.source.connector import PreflightCheck
 
 log = logging.getLogger(__name__)
 
-
 # The pipeline reconnects, to send it the changes that it missed.
 SinkReturned = SinkError.define("SinkReturned", "WT-5802", retry=RetryVerdict.RECONNECT)
 SinkPausedTooLong = SinkError.define("SinkPausedTooLong", "WT-5803")

@@ -34,7 +34,6 @@ from waltap.services.dead_letters.poison_events import PoisonEventHandler
 Attempt = Callable[[Callable[[Batch], None], Batch], None]
 """Calls the write of a sink with a batch, as often as it takes."""
 
-
 PARTS: Final = {bytes, NoneType}
 """The classes of a record's key and value."""
 

@@ -26,7 +26,6 @@ from waltap.ports.source.roles import PartitionedSource
 
 log = logging.getLogger(__name__)
 
-
 OnePartitionOnly = SourceError.define("OnePartitionOnly", "WT-2016")
 
 

@@ -57,7 +57,6 @@ from waltap.services.monitor.status import PipelineStatus, status_document
 
 log = logging.getLogger(__name__)
 
-
 ENVELOPE_BYTES = 64 * 1024
 """Bytes of a request beyond its signal's data, which is twice as long as JSON text."""
 

@@ -63,7 +63,6 @@ def asked_of_the_stored_offset(
 
 NAMED = 20
 
-
 NotReady = SourceError.define("NotReady", "WT-2013")
 # The values that it should hide would be delivered.
 MaskUnmatched = SourceError.define("MaskUnmatched", "WT-2047", retry=RetryVerdict.NEVER)

@@ -39,7 +39,6 @@ from waltap.services.slot_monitor import SlotGivenUp, SlotMonitor
 
 log = logging.getLogger(__name__)
 
-
 # Failures and schema changes that a status shows, the newest.
 MAX_RECENT: Final = 20
 

@@ -1,6 +1,5 @@
 """Stream in one loop, step after step."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,8 +18,6 @@ from waltap.pipeline.stages.signal_stage import SignalStage
 from waltap.ports.source.connector import ChangeStream, Connector
 from waltap.ports.source.roles import HeartbeatSource, PartitionedSource, WalSource
 from waltap.services.monitor.counts import StreamGauges
-
-log = logging.getLogger(__name__)
 
 
 class HeartbeatTimer:

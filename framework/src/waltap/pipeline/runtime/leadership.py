@@ -20,7 +20,6 @@ POLL_S = 0.5
 RENEWALS = 4
 """Renewals during one lease: some may fail."""
 
-
 LeaseLost = SourceError.define("LeaseLost", "WT-2017", retry=RetryVerdict.RECONNECT)
 LeaseUnavailable = SourceError.define("LeaseUnavailable", "WT-2018")
 

@@ -17,7 +17,6 @@ from waltap.ports.offsets.state_folder import LOCK, unusable
 LEASED = "leased"
 """Start of the note in the lock file of a process with a lease; machine and seconds follow."""
 
-
 PipelineRunning = OffsetError.define("PipelineRunning", "WT-6004")
 StateFolderGone = OffsetError.define("StateFolderGone", "WT-6008")
 

@@ -25,12 +25,10 @@ from waltap.ports.transforms.rewrite import IMAGES, rewritten_changes
 
 log = logging.getLogger(__name__)
 
-
 # The batch was not delivered and the position not moved.
 ConverterFailed = RecordError.define(
     "ConverterFailed", "WT-3207", retry=RetryVerdict.NEVER, of_conversion=True, of_transform=False
 )
-
 
 _Chosen = tuple[str, ColumnConversion]
 """The label of a converter, and its conversion of a column."""

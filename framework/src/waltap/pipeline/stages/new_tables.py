@@ -68,7 +68,6 @@ POLLS_PER_ANSWER: Final = 6
 QUIET: Final = frozenset({"created", "joined"})
 """Events after which nothing is missing."""
 
-
 # Their publication was changed.
 TablesNotStreamed = SourceError.define("TablesNotStreamed", "WT-2048", loses=True)
 

@@ -36,7 +36,6 @@ from waltap.ports.specs import SignalActionSpec
 
 log = logging.getLogger(__name__)
 
-
 NOT_HERE = {
     "schema-changes": "is not for here: it repairs a schema history, and waltap keeps none: tables are "
     "described from the catalogue, as of each change",

@@ -8,7 +8,6 @@ from waltap.changes.transactions.transaction import Notification
 
 log = logging.getLogger(__name__)
 
-
 # Write each notification as one log line.
 #
 # This is the notification channel ``log``; the text is Debezium's.

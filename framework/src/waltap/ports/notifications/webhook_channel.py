@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 HEADER = "notification.webhook.header."
 
 
@@ -80,7 +79,6 @@ class WebhookProperties(Properties):
 LONGEST_WAIT_S: Final = 30.0
 CLOSE_S: Final = 5.0
 """How long `close` waits for the queued notifications."""
-
 
 WebhookDown = WaltapError.define("WebhookDown", "WT-4201")
 

@@ -15,7 +15,6 @@ from waltap.ports.snapshot.incremental_state import IncrementalState
 
 NothingStored = OffsetError.define("NothingStored", "WT-6003")
 
-
 NEWEST_VERSION = 2
 """Version of the stored form, which `encoded` writes and `decoded` reads."""
 

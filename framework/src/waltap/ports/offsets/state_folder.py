@@ -49,7 +49,6 @@ DIFFERENCES: Final = "differences"
 SPILL: Final = "spill"
 """Folder of unfinished transactions that are large or prepared (`SpillArea`)."""
 
-
 StateFolderUnusable = OffsetError.define("StateFolderUnusable", "WT-6005")
 
 

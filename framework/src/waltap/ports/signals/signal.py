@@ -32,7 +32,6 @@ SignalIgnored = SnapshotError.define("SignalIgnored", "WT-4101")
 TableNotRead = SnapshotError.define("TableNotRead", "WT-4102")
 SignalTableUnusable = SnapshotError.define("SignalTableUnusable", "WT-4103")
 
-
 # Such an entry can only match itself: its one dot is the dot of the name.
 PLAIN = re.compile(r"\w+\.\w+")
 

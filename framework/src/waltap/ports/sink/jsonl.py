@@ -46,7 +46,6 @@ STOP_POLL_S: Final = 0.1
 STOP_WAIT_S: Final = 1.0
 _CAN_ADVISE: Final = hasattr(os, "posix_fadvise")
 
-
 LinesFileError = SinkError.define("LinesFileError", "WT-5001")
 LinesFileTruncated = SinkError.define("LinesFileTruncated", "WT-5002", retry=RetryVerdict.RECONNECT)
 

@@ -171,7 +171,6 @@ def text_of(value: object) -> str | None:
 
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 
-
 Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], "Action | str"]
 
 

@@ -16,16 +16,13 @@ Password = Callable[[str, int, str, str], str | None]
 """(host, port, user, database) → the password of the next connection; None: the profile's.
 Raises: WaltapError."""
 
-
 PasswordUnavailable = ConnectionLost.define("PasswordUnavailable", "WT-2023")
 PasswordFileUnreadable = ConnectionLost.define("PasswordFileUnreadable", "WT-2031")
-
 
 # Limits the memory for a command that prints without end.
 MAX_BYTES = 64 * 1024
 QUOTED_MAX = 200
 POLL_S = 0.1
-
 
 PasswordCommandFailed = ConnectionLost.define("PasswordCommandFailed", "WT-2029")
 

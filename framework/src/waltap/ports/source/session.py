@@ -48,7 +48,6 @@ publication."""
 LIMITS: Final = {"idle_session_timeout": 14_00_00, "transaction_timeout": 17_00_00}
 """More limits of a session, and the first version that has them: an older server refuses them."""
 
-
 DEAD_LINK: Final = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,

@@ -24,7 +24,6 @@ from waltap.ports.transforms.rewrite import RowChange, RowView
 RowCondition = Callable[[RowChange], object]
 LETTERS = "cudrtm"
 
-
 FilterFailed = RecordError.define("FilterFailed", "WT-3201", retry=RetryVerdict.NEVER)
 
 

@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 # Limits the length of one query.
 KEYS_PER_QUERY = 1000
 
-
 # The profile requests an error with ``reselect.error.handling.mode=fail``.
 ReselectFailed = WaltapError.define("ReselectFailed", "WT-3206", retry=RetryVerdict.NEVER)
 

@@ -27,7 +27,6 @@ from waltap.services.dead_letters.dead_letter import DeadLetter
 FILE: Final = "letters.jsonl"
 LOCK: Final = "lock"
 
-
 DeadLettersUnusable = OffsetError.define("DeadLettersUnusable", "WT-6204")
 
 

@@ -167,7 +167,6 @@ VALUES: Final[Mapping[str, Callable[[Any], float | None]]] = {
     "waltap_downstream_lag_seconds": _seconds,
 }
 
-
 # How a row of the table names the attribute that has its value.
 FORMS: Final[Mapping[str, Callable[[Any], float | None]]] = {
     "value": lambda value: value,

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 # Parse HTTP requests strictly. Sans-IO.
 #
 # A proxy or browser in front of this server must see the same requests in a stream of bytes. So

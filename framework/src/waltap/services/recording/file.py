@@ -34,7 +34,6 @@ class RecordingProperties(Properties):
 RecordingDamaged = SourceError.define("RecordingDamaged", "WT-2041")
 RecordingUnfit = SourceError.define("RecordingUnfit", "WT-2042")
 
-
 # Question → type of its answer. ``due`` and ``of`` belong to `NameResolution`; the last three
 # belong to `Catalogue`. Recordings contain these names, so they must not change.
 KINDS: Final[dict[str, Any]] = {

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 # Queue OpenLineage events and send them in a thread.
 #
 # The queue does not grow during an outage. A run starts once and ends once. Changes in between

@@ -126,7 +126,6 @@ FRAMES_DAMAGED, REFEEDS = 240, 120_000
 STREAM_FRAMES, RETAINED_BYTES = 4_000, 128 * 1024
 ROWS_ASKED = 200
 
-
 DEFAULT_CONTEXT = DecoderContext(
     server=ServerInfo(version_num=150020, version="15.20"), catalogue=StaticCatalogue()
 )

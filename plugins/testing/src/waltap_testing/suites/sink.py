@@ -79,7 +79,6 @@ from waltap_testing.workload import (
 
 __all__ = ["DeliveredChange", "SinkRig", "SinkSuite"]
 
-
 # The values of `KINDS_ROW`, as a typed destination returns them.
 KINDS_VALUES: Mapping[str, object] = {
     "id": 1,
