@@ -39,10 +39,7 @@ def mapper(options: TypeOptions | None = None) -> TypeMapper:
 
 
 def identity(relation: Relation) -> ReplicaIdentity:
-    """Return the replica identity of ``relation``.
-
-    Raises: IdentityUnknown when no installed plugin supports it (waltap-postgres does).
-    """
+    """Return the identity of ``relation``. Raises: IdentityUnknown."""
     return _plugins()[1].of(relation)
 
 

@@ -39,10 +39,7 @@ class CommittedTransaction:
 
 @dataclass(slots=True)
 class SimulatedSource:
-    """Simulate a server with scheduled events and recorded use.
-
-    All times are seconds of the clock.
-    """
+    """Simulate a server; all times are seconds of the clock."""
 
     # The clock that runs the scheduled events.
     clock: VirtualClock
@@ -81,10 +78,7 @@ class SimulatedSource:
     # --- schedule -----------------------------------------------------------------------------
 
     def insert(self, at: float, rows: int = 1, table: Relation = ITEMS) -> None:
-        """Commit a transaction of ``rows`` rows (id, serial, name).
-
-        Serials count from 1 in commit order, so that a lost or doubled row shows.
-        """
+        """Commit ``rows`` rows (id, serial, name); serials count in commit order."""
 
         def happen() -> None:
             changes: list[Change] = []

@@ -111,10 +111,7 @@ class NotificationChannelSuite(RigSuite):
 def _plain(
     notifications: Sequence[Notification], rig: NotificationChannelRig | None = None
 ) -> list[object]:
-    """Return notifications for comparison.
-
-    No data and empty data are the same. With ``rig``, members that its channel omits are removed.
-    """
+    """Return notifications for comparison, without members that ``rig`` omits."""
     without: frozenset[str] = frozenset() if rig is None else rig.leaves_out
     return [
         (

@@ -148,11 +148,7 @@ READS = r"^\s*(SELECT|WITH|SET|SHOW|RESET)\b"
 
 
 class QueryForwarder:
-    """Runs queries one after another on the server of ``dsn``.
-
-    It needs psycopg. Close it before the test drops the database: an open connection blocks DROP
-    DATABASE.
-    """
+    """Runs queries on the server of ``dsn``. Close it before DROP DATABASE."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

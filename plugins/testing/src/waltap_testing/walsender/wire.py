@@ -64,10 +64,7 @@ def parameter_status(name: str, value: str) -> bytes:
 
 
 def ready(status: str) -> bytes:
-    """Return ReadyForQuery.
-
-    ``status`` is I (idle), T (in a transaction) or E (in a failed transaction).
-    """
+    """Return ReadyForQuery; ``status`` is I (idle), T or E (failed transaction)."""
     return message(b"Z", status.encode())
 
 
@@ -122,10 +119,7 @@ def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
 
 
 class FrontendMessages:
-    """Splits received bytes into messages.
-
-    The first messages of a connection have no type byte.
-    """
+    """Splits received bytes into messages; the first ones have no type byte."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
