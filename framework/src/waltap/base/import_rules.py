@@ -26,7 +26,10 @@ __all__ = ["fs", "np", "on_first_use", "pa", "parquet", "pc", "spare_pandas"]
 
 
 def on_first_use(package: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` for names that type checkers alone import."""
+    """Return the ``__getattr__`` of ``package``.
+
+    The names are those that the package imports for type checkers only.
+    """
 
     @cache
     def homes() -> dict[str, str]:

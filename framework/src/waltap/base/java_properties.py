@@ -9,7 +9,10 @@ ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return keys and values. Raises: ValueError with the line of a bad escape."""
+    """Return the keys and values of ``text``.
+
+    Raises: ValueError with the line of a bad escape.
+    """
     values: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, rest = _key_and_rest(line)
@@ -21,7 +24,10 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Join continued lines, numbered by their first; drop blanks and comments."""
+    """Join continued lines and number each by its first line.
+
+    Blank lines and comments are dropped.
+    """
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -49,7 +49,10 @@ def holds_placeholder(value: object) -> bool:
 
 
 def fill(value: Any, folder: Path) -> tuple[Any, tuple[str, ...]]:
-    """Fill placeholders in; return the secrets, too. Raises: SecretMissing."""
+    """Fill placeholders of a text or list; return its secrets, too.
+
+    Raises: SecretMissing.
+    """
     secrets: list[str] = []
 
     def replace(match: re.Match[str]) -> str:

@@ -81,7 +81,10 @@ def name_of(culprit: object) -> tuple[str, str]:
 
 
 def usable(given: T, kinds: type | tuple[type, ...], culprit: object, call: str = "") -> T:
-    """Return a plugin's result of ``kinds``. Raises: UnusableResult."""
+    """Return ``given``, a plugin's result, if it is of ``kinds``.
+
+    Raises: UnusableResult.
+    """
     if not isinstance(given, kinds):
         each = kinds if isinstance(kinds, tuple) else (kinds,)
         wanted = " or ".join("None" if k is type(None) else k.__name__ for k in each)
@@ -118,7 +121,10 @@ def part_of(factory: Callable[..., Any], contract: type | int, *arguments: objec
 
 
 def require_methods(part: object, contract: type) -> None:
-    """Require the methods of ``contract``, as it has them. Raises: UnusableResult."""
+    """Refuse a ``part`` that cannot be called as ``contract`` says.
+
+    Raises: UnusableResult.
+    """
     for name, method in vars(contract).items():
         if name[0] != "_" and isfunction(method) and hasattr(part, name):
             _, *wanted = signature(method).parameters.values()

@@ -98,7 +98,10 @@ def redacted(text: str) -> str:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` without these values; short ones only where quoted."""
+    """Return ``text`` without these values.
+
+    Short values are removed only where they are quoted.
+    """
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN)
@@ -135,7 +138,10 @@ def masked(text: str) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret as URLs, JSON, Python, libpq and base64 write it."""
+    """Yield the written forms of ``secret``.
+
+    They are the plain text, the quoted forms of URLs, JSON, Python and libpq, and base64.
+    """
     yield secret
     yield from (quote(secret), quote(secret, safe=""), quote_plus(secret))
     for text in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret)):
@@ -171,7 +177,10 @@ def whole_address(text: str | None) -> str | None:
 
 
 def header_value(text: str | None) -> str | None:
-    """Return a value that HTTP can send. Raises: ValueError, which does not quote it."""
+    """Return a header's value unchanged if HTTP can send it.
+
+    Raises: ValueError, which quotes no part of it.
+    """
     if HEADER_VALUE.fullmatch(text or "") is None:
         what = "is no HTTP header's value: printable ASCII, without a blank or line end around it"
         raise ValueError(what)
@@ -179,7 +188,10 @@ def header_value(text: str | None) -> str | None:
 
 
 def header_values(named: dict[str, str]) -> dict[str, str]:
-    """Return values that HTTP can send. Raises: ValueError with the first's name."""
+    """Return properties that are HTTP headers unchanged if HTTP can send them.
+
+    Raises: ValueError with the first name, and no value.
+    """
     for name, value in named.items():
         try:
             header_value(value)
@@ -189,6 +201,9 @@ def header_values(named: dict[str, str]) -> dict[str, str]:
 
 
 def host_of(url: str) -> str:
-    """Return scheme and host of an address; the rest may have secrets."""
+    """Return the scheme and the host of an address.
+
+    Messages leave the rest out: user, path and query may have secrets.
+    """
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -320,7 +320,10 @@ def _command(name: str, target: Any, epilog: Callable[[], str] | None = None) ->
 
 
 def _plain(command: Any) -> None:
-    """Write help as plain text: the coloured form takes 60 ms to import."""
+    """Write help and usage errors as plain text.
+
+    The coloured form takes 60 ms to import, mostly a Markdown parser.
+    """
     command.rich_markup_mode = None
     for child in getattr(command, "commands", {}).values():
         _plain(child)

@@ -88,7 +88,10 @@ class LineHandler(logging.Handler):
 
 
 def as_json(record: logging.LogRecord) -> str:
-    """Return a record as JSON: ts, level, logger, message, fields, labels."""
+    """Return a record as one JSON object.
+
+    Members: ts, level, logger, message, fields, labels.
+    """
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     document: dict[str, object] = {
         "ts": at.replace("+00:00", "Z"),
@@ -237,7 +240,10 @@ class LogOutput:
         set_level(self._level(profile.engine.log_level))
 
     def log_to(self, path: Path | None) -> None:
-        """Append later lines to a file, or stderr (None). Raises: ConfigurationError."""
+        """Append later log lines to a file; None: to standard error.
+
+        Raises: ConfigurationError.
+        """
         before = self._file
         if path == (None if before is None else before.path):
             return
@@ -282,7 +288,10 @@ def telemetry(host: "Host", *, quiet: bool = False) -> Iterator[LogOutput]:
 
 
 def _writes_to_stdout(profile: "Profile") -> bool:
-    """Return whether a sink's lines on standard output would mix with the bars."""
+    """Return whether the sink's lines would mix with the bars.
+
+    The path ``-`` is standard output.
+    """
     sink = profile.sink
     values = vars(sink.properties).values() if sink.properties is not None else ()
     return sink.spec.name == "terminal" or "-" in values

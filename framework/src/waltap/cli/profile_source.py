@@ -68,7 +68,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def read(source: str) -> "RawProfile":
-    """Return the profile in a file or database URI. Raises: ConfigurationError."""
+    """Return the profile in a file or database URI.
+
+    Raises: ConfigurationError.
+    """
     from waltap.config.layers import load, read_tables
 
     if "://" in source:
@@ -80,7 +83,10 @@ def read(source: str) -> "RawProfile":
 
 
 def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
-    """Return a profile whose sink may be missing. Raises: ConfigurationError."""
+    """Return an idle pipeline's profile, and the plugins.
+
+    Sink and format may be missing, with their plugins. Raises: ConfigurationError.
+    """
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host
 
@@ -91,7 +97,10 @@ def at_rest(source: str, set_: list[str] | None) -> "tuple[Profile, Host]":
 def resolved(
     source: str, set_: list[str] | None, sink: str | None = None
 ) -> "tuple[Profile, Host, RawProfile]":
-    """Return a profile, even without sink, for reading. Raises: ConfigurationError."""
+    """Return the profile, even without sink, for a reading command.
+
+    Raises: ConfigurationError.
+    """
     from waltap.config.resolve import resolve
     from waltap.plugins.host import Host
 
@@ -101,7 +110,10 @@ def resolved(
 
 
 def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
-    """Return a sink argument for a command that writes nothing."""
+    """Return a sink argument for a command that writes nothing.
+
+    A profile may lack a sink, and properties of a missing sink are not checked.
+    """
     if sink is not None or "sink" in raw.types or raw.branches:
         return sink
     for name in ASKING:
@@ -111,7 +123,10 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
 
 
 def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:
-    """Return the properties of ``--set``; mistakes are problems of the profile."""
+    """Return the properties of ``--set``.
+
+    Mistakes in them count as problems of the profile.
+    """
     values: dict[str, str] = {}
     for entry in given or []:
         name, equals, value = entry.partition("=")

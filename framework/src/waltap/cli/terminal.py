@@ -85,7 +85,10 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def draw_until_interrupted(view: "Callable[[], RenderableType]", every_s: float) -> None:
-    """Draw ``view`` until Ctrl-C, or print it again and again."""
+    """Draw ``view`` repeatedly until Ctrl-C.
+
+    Without a terminal the views follow each other.
+    """
     from rich.live import Live
 
     console = answers()

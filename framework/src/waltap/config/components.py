@@ -168,7 +168,10 @@ def model_of_part(model: type[Properties], record_part: str) -> type[Properties]
 
 
 class FormatResolver:
-    """Chooses a profile's formats; ``header`` is the default of header values."""
+    """Chooses the formats of one profile.
+
+    ``header`` is the default format of header values.
+    """
 
     def __init__(self, tables: ComponentTables, flat: Namespace, header: str) -> None:
         self._find, self._component, self._findings = tables.find, tables.make, tables.findings
@@ -180,7 +183,10 @@ class FormatResolver:
     def chosen(
         self, choice: SelectionProperties, typed: GivenProperty | None
     ) -> Component[FormatSpec] | None:
-        """Return the format, None with problems; ``typed`` is ``[format] type``."""
+        """Return the format of a profile; None with problems.
+
+        ``typed`` is ``[format] type``.
+        """
         found = self._specs(choice, typed)
         self._key = found[RECORD_PARTS.index("key")]
         self._value = found[RECORD_PARTS.index("value")]
@@ -238,7 +244,10 @@ class FormatResolver:
                 self._findings.add_problem(f"transform {use.label}", what, value=spec.name)
 
     def _refuse_structs(self) -> None:
-        """Record the formats that cannot write unchanged events."""
+        """Record the formats that cannot write unchanged events.
+
+        A table without a key has null keys, which every format writes.
+        """
         for record_part, spec in (("value", self._value), ("key", self._key)):
             if spec is None or not spec.scalar:
                 continue
@@ -578,7 +587,10 @@ def _sink_branch(
 
 
 def _paths(branch: SinkBranchProfile) -> list[str]:
-    """Return the file or folder of a ``--sink NAME:X``, of one sink only."""
+    """Return X of each ``--sink NAME:X`` that is a file or folder.
+
+    It belongs to one sink only.
+    """
     spec, properties = branch.sink.spec, branch.sink.properties
     if properties is None:
         return []

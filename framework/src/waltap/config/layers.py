@@ -348,7 +348,10 @@ def _take_transforms(raw: RawProfile) -> None:
 
 
 def _name_post_processors(raw: RawProfile) -> None:
-    """Rename ``reselect.type``, Debezium's short form before 3.5."""
+    """Rename ``reselect.type`` to ``post.processors.reselect.type``.
+
+    Debezium used the short form before 3.5.
+    """
     listed = raw.settings.get(POST)
     for alias in _names(listed, raw):
         old, new = f"{alias}.", f"{POST}.{alias}."
@@ -360,7 +363,10 @@ def _name_post_processors(raw: RawProfile) -> None:
 def _listed(
     raw: RawProfile, kind: str, folder: str | None = None
 ) -> dict[str, dict[str, GivenProperty]]:
-    """Move names listed by ``kind``, with the settings behind KIND or ``folder``."""
+    """Move listed names: ``transforms=a`` and ``transforms.a.*``.
+
+    ``folder`` precedes the names instead of ``kind``.
+    """
     found: dict[str, dict[str, GivenProperty]] = {}
     for alias in _names(raw.settings.pop(kind, None), raw):
         prefix = f"{kind}.{alias}." if folder is None else f"{folder}{alias}."

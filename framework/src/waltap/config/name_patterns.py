@@ -89,13 +89,19 @@ class CatalogNames:
         *,
         exact: bool = False,
     ) -> bool:
-        """Return whether ``pattern`` matches a name after ``called``, in any case."""
+        """Return whether ``pattern`` matches a name after ``called``.
+
+        ``exact``: case counts.
+        """
         compiled = java_pattern(pattern, ignore_case=not exact)
         return any(compiled.fullmatch(called(name)) for name in self._of[kind])
 
 
 def spoken(pattern: str, database: str, kind: str) -> tuple[str, ...]:
-    """Return ``pattern``, and its forms without a first part for ``database``."""
+    """Return ``pattern``, and its forms without the name of ``database``.
+
+    A pattern may begin with the database, as in ``shop.public.orders``.
+    """
     least = _AT_LEAST.get(kind)
     if least is None or not database:
         return (pattern,)
@@ -172,7 +178,10 @@ def _rewritten(value: object, forms: Callable[[str], tuple[str, ...]]) -> object
 
 
 def unmatched(profile: Profile, names: Callable[[], CatalogNames]) -> Iterator[UnmatchedPattern]:
-    """Yield patterns that match nothing; ``names`` queries the catalogue for them."""
+    """Yield the patterns of a profile that match nothing.
+
+    ``names`` queries the catalogue, and only if the profile has patterns.
+    """
     database = getattr(profile.connector.properties, "dbname", "")
     known: CatalogNames | None = None
     for properties, routed in _parts(profile):

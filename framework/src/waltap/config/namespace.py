@@ -171,7 +171,10 @@ class Namespace:
     def model(
         self, component: str, model: type[P], forced: Mapping[str, object] | None = None
     ) -> P | None:
-        """Return ``model`` filled from settings and ``forced`` values, or None."""
+        """Return ``model`` filled from these settings, None with problems.
+
+        ``forced`` values, by property name, win over settings.
+        """
         values: dict[str, object] = {}
         origins: dict[str, GivenProperty] = {}
         by_name = {declaration.name: declaration for declaration in declarations(model)}
@@ -284,7 +287,10 @@ class Namespace:
         self.complain(setting, "is empty", declaration, allowed=declaration.allowed)
 
     def tolerate(self, models: "Iterable[type[Properties]]") -> None:
-        """Treat properties of ``models`` as declared: a missing component has them."""
+        """Treat properties of ``models`` as declared.
+
+        The profile means a missing component of them.
+        """
         for model in models:
             for declaration in declarations(model):
                 self._declared.setdefault(declaration.name, declaration)

@@ -116,7 +116,10 @@ class PluginInfo:
 
     @property
     def identifier(self) -> str:
-        """Return a unique name: distributions may share entry-point names."""
+        """Return the plugin's unique name.
+
+        Two distributions may use one entry-point name.
+        """
         return f"{self.distribution}:{self.name}"
 
     def __str__(self) -> str:
@@ -137,7 +140,10 @@ class _SpecRegistry:
     clashes: dict[str, PluginError] = field(default_factory=dict)
 
     def whatever_case(self, name: str) -> Any:
-        """Return the only spec with this name in any case, None for 0 or several."""
+        """Return the only spec with this name in any case.
+
+        Return None without one, or if several match.
+        """
         folded = name.strip().casefold()
         found = [spec for known, spec in self.by_any_name.items() if known.casefold() == folded]
         return found[0] if all(spec is found[0] for spec in found[1:]) and found else None
@@ -298,7 +304,10 @@ class Host:
         )
 
     def at_work(self, thread: int) -> str:
-        """Name the plugin that a thread runs, and its line; "" for none."""
+        """Name the plugin whose code a thread runs, and its line.
+
+        It is "" for none. Any thread may ask.
+        """
         frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no public function
         frames: list[tuple[FrameType, int]] = []
         # The stack may change meanwhile, and then Python 3.11 can show an object that is no frame.
@@ -308,7 +317,10 @@ class Host:
         return "" if found is None else f"plugin {found[0].name!r} of {found[0]} ({found[1]})"
 
     def _innermost(self, frames: Iterable[tuple[FrameType, int]]) -> tuple[PluginInfo, str] | None:
-        """Return the first plugin in ``frames``, the innermost first, and the place."""
+        """Return the first installed plugin in ``frames``, and the place.
+
+        The innermost comes first: it answers for the code that it calls.
+        """
         owners = self._by_package()
         for frame, line in frames:
             module = str(frame.f_globals.get("__name__", ""))
@@ -360,7 +372,10 @@ class Host:
         self._of_program.add(str(own))
 
     def unregister(self, name: str) -> None:
-        """Remove an in-process plugin. Raises: KeyError for an unknown one."""
+        """Remove an in-process plugin.
+
+        Raises: KeyError if no such plugin has the name.
+        """
         identifier = PluginInfo(name, IN_PROCESS, "", "").identifier
         del self._plugins[identifier]
         self._manager.unregister(name=identifier)
@@ -443,7 +458,10 @@ class Host:
                     self._guard(entry, caller.name, implementation)
 
     def _guard(self, plugin: PluginInfo, hook: str, implementation: pluggy.HookImpl) -> None:
-        """Blame ``plugin`` for its exceptions, which ``hook`` may make fatal."""
+        """Blame ``plugin`` for exceptions of its implementation.
+
+        The kind of ``hook`` decides whether the error is fatal.
+        """
 
         def raised(cause: BaseException) -> PluginError:
             return HookRaised(
@@ -570,7 +588,10 @@ class Host:
         return registry
 
     def _contributions(self, kind: SpecKind) -> list[tuple[PluginInfo, list[Any]]]:
-        """Return specs of ``kind`` by plugin, in order of registration."""
+        """Return each plugin's specs of ``kind``, after wrappers.
+
+        The plugins are in the order of their registration.
+        """
         caller: pluggy.HookCaller = getattr(self._manager.hook, kind.hook)
         found: dict[str, tuple[PluginInfo, list[Any]]] = {}
         for implementation in caller.get_hookimpls():

@@ -40,7 +40,10 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 @contextmanager
 def address(path: Path) -> Iterator[str]:
-    """Yield a name of ``path`` for the kernel, in the block. Raises: OSError."""
+    """Yield a name of ``path`` that the kernel accepts.
+
+    The name is valid while the block lasts. Raises: OSError.
+    """
     if len(os.fsencode(path)) <= LONGEST or not DESCRIPTORS.is_dir():
         yield str(path)
         return
@@ -85,7 +88,10 @@ class StatusRequest(_Request, frozen=True, tag="status"):
 
 
 class RedeliveryRequest(_Request, frozen=True, tag="redeliver"):
-    """Deliver dead letters between transactions, within ``wait_ms``."""
+    """Deliver dead letters between two transactions.
+
+    The pipeline waits at most ``wait_ms`` for the moment to begin.
+    """
 
     # ids of dead letters; empty: all dead letters
     ids: tuple[str, ...] = ()
@@ -128,7 +134,10 @@ _answers = msgspec.json.Decoder(ControlAnswer)
 
 
 def request_of(line: bytes) -> Request:
-    """Return the request in a line. Raises: ValueError, which names the fault."""
+    """Return the request in a line.
+
+    Raises: ValueError, whose text names the fault.
+    """
     try:
         request = _requests.decode(line)
     except RecursionError as error:

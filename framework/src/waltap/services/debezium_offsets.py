@@ -69,7 +69,10 @@ class OffsetMap:
         return cls(found)
 
     def refuse_snapshot(self) -> None:
-        """Refuse an unfinished snapshot's offset. Raises: DebeziumOffsetUnusable."""
+        """Refuse the offset of an unfinished snapshot, which Debezium repeats too.
+
+        Raises: DebeziumOffsetUnusable.
+        """
         kind = self._values.get("snapshot")
         if kind in (None, False, "INCREMENTAL") or self._values.get("snapshot_completed") is True:
             return
@@ -102,7 +105,10 @@ class OffsetMap:
 
     @property
     def event_lsn(self) -> int | None:
-        """Return the LSN of an open transaction's last delivered change, or None."""
+        """Return the LSN of the last delivered change of an open transaction.
+
+        None: every transaction was delivered completely.
+        """
         lsn, kind = self._values.get("lsn_proc"), self._values.get("messageType")
         # A transaction's first change may have the LSN at which the previous one ended.
         inside = kind in ROWS or (kind == "MESSAGE" and lsn != self._values.get("lsn_commit"))
@@ -110,7 +116,10 @@ class OffsetMap:
 
     @property
     def events_at_lsn(self) -> int:
-        """Return the delivered changes at `event_lsn`, 0 before Debezium 3.7."""
+        """Return how many changes with `event_lsn` were delivered.
+
+        0: unknown, as before Debezium 3.7, which introduced the number.
+        """
         number = self._values.get("lsn_events_processed", 0)
         return number if isinstance(number, int) else 0
 
@@ -247,7 +256,10 @@ def java_map(entries: dict[bytes, bytes]) -> bytes:
 
 
 def parse_java_map(data: bytes) -> dict[bytes, bytes]:
-    """Return a map's entries but null ones. Raises: ValueError, which says why."""
+    """Return the entries of a serialized map, except null ones.
+
+    Raises: ValueError, which names the unexpected content.
+    """
     try:
         return _JavaMapReader(data).entries()
     except (IndexError, OverflowError) as error:

@@ -70,7 +70,10 @@ class WalForecast:
 
 
 def tightest(slot: SlotStatus, budget: int | None) -> WalLimit | None:
-    """Return the limit with the fewest bytes left, None if none is known."""
+    """Return the limit with the fewest bytes left.
+
+    None: no limit is known.
+    """
     retained = slot.retained_bytes
     found = []
     if slot.safe_bytes is not None:
@@ -85,7 +88,10 @@ def tightest(slot: SlotStatus, budget: int | None) -> WalLimit | None:
 
 
 def forecast(readings: Sequence[SlotReading], budget: int | None) -> WalForecast:
-    """Return the forecast of readings, at least one, the oldest first."""
+    """Return the forecast from readings, the oldest first.
+
+    There must be at least one reading.
+    """
     end, last = readings[-1]
     begin, first = next((at, slot) for at, slot in readings if end - at <= WINDOW_S)
     written = max(0.0, _rate(last.server_lsn - first.server_lsn, end - begin))
@@ -130,7 +136,10 @@ class ThresholdCrossing:
 
 
 class WalThresholds:
-    """Remember the crossed thresholds, which are shares of a limit."""
+    """Remember the crossed thresholds.
+
+    ``warn_at`` and ``act_at`` are shares of a limit.
+    """
 
     def __init__(self, warn_at: Sequence[float], act_at: float) -> None:
         self._act_at = act_at
@@ -233,7 +242,10 @@ class SlotMonitor:
             raise self._given_up
 
     def must_confirm(self) -> bool:
-        """Return, once for each request, whether the engine must confirm now."""
+        """Return whether the engine must confirm at once.
+
+        Each request of the monitor returns True once.
+        """
         wanted = self._confirm_now.is_set()
         self._confirm_now.clear()
         return wanted
@@ -243,7 +255,10 @@ class SlotMonitor:
         return self._paused
 
     def apply_properties(self, properties: EngineProperties) -> None:
-        """Apply ``waltap.wal.*`` from the next reading on; thread-safe."""
+        """Apply the properties ``waltap.wal.*`` from the next reading on.
+
+        Any thread may call it.
+        """
         with self._lock:
             if _POLICY(properties) == _POLICY(self._properties):
                 return

@@ -241,7 +241,10 @@ def _opened(
     replication: bool = False,
     plugin: str = "",
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect in autocommit. Raises: SourceError, StopRequested, ConfigurationError."""
+    """Open a connection in autocommit.
+
+    Raises: SourceError, StopRequested; ConfigurationError for unknown parameters of libpq.
+    """
     # psycopg waits in Python; PQconnectdb would block every other thread.
     try:
         text = Secret(
@@ -314,7 +317,10 @@ def server_error(
     plugin: str = "",
     streaming: bool = False,
 ) -> WaltapError:
-    """Return the error for the server's message. ``streaming``: it ended a stream."""
+    """Return the error for a message of the server's ``function``.
+
+    ``streaming``: the message ended a stream of changes.
+    """
     meanings = properties.meanings
     meaning = meanings.of_stream if streaming else meanings.of_query
     return meaning(sqlstate, text, function=function, plugin=plugin, **identify(properties))
@@ -342,7 +348,10 @@ def unreachable(text: str, properties: PostgresProperties) -> WaltapError:
 def connect(
     properties: PostgresProperties, *, role: str, watch: ServerWaits
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect in autocommit. Raises: SourceError, ConfigurationError, StopRequested."""
+    """Open an ordinary connection in autocommit.
+
+    Raises: SourceError, ConfigurationError; StopRequested, as every query over it.
+    """
     connection = _opened(properties, role=role, watch=watch)
     try:
         _begin_as_user_wants(connection, properties)
@@ -381,7 +390,10 @@ def _begin_as_user_wants(
 
 @contextmanager
 def users_path(connection: "psycopg.Connection[tuple[Any, ...]]") -> Iterator[None]:
-    """Resolve names as in a session of the user. ``connection`` is of `connect`."""
+    """Resolve names as in a session of the profile's user.
+
+    ``connection`` comes from `connect`.
+    """
     connection.execute(USERS_PATH)
     try:
         yield
@@ -600,7 +612,10 @@ class PostgresSession:
         self.connection.close()
 
     def leave(self) -> None:
-        """Close the connection and wait a moment until the server has freed its slot."""
+        """Close the connection and wait a moment for the server's end.
+
+        Only then can another connection use the walsender and the slot.
+        """
         with (
             suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as link,

@@ -67,7 +67,10 @@ CERTIFICATES = (
 
 
 def password_outdated(error: SourceError, text: str) -> ConnectionLost | None:
-    """Return the error for a refused password that may change, None for other text."""
+    """Return the error for a refused password that may change.
+
+    None means that libpq's ``text`` says something else.
+    """
     if any(words in text for words in ("28P01", "authentication failed", "no password supplied")):
         return PasswordOutdated(error.problem, **error.fields)
     return None

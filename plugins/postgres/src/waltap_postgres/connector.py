@@ -643,7 +643,10 @@ class PostgresConnector(Connector):
         self._publications.undo()
 
     def finish(self) -> bool:
-        """Drop slot and publications at a clean stop, as the profile says."""
+        """Drop slot and publications at a clean stop, as the profile says.
+
+        The properties are ``slot.drop.on.stop`` and ``publication.drop.on.stop``.
+        """
         self._watch.ends()
         properties = self.properties
         self._release()

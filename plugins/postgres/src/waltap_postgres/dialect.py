@@ -32,7 +32,10 @@ SELECT system_identifier::text,
 
 
 class ServerIdentity:
-    """Identify a server and its timelines. ``replication`` opens a walsender."""
+    """Identify a PostgreSQL server and its timelines.
+
+    ``replication`` opens a session for replication commands.
+    """
 
     def __init__(
         self, catalogue: PostgresCatalogue, replication: Callable[[], PostgresSession]
@@ -41,7 +44,10 @@ class ServerIdentity:
         self._version: str | None = None
 
     def identify(self) -> ServerInfo:
-        """Return the identity, which lasts as long as the data. Raises: SourceError."""
+        """Return the server's identity, which lasts as long as its data.
+
+        Raises: SourceError.
+        """
         # A role without the right to this SQL, and a standby, need a walsender: that takes only
         # REPLICATION.
         try:
@@ -70,7 +76,10 @@ class ServerIdentity:
             session.leave()
 
     def refuse_others(self, connector_for: Callable[[str], str | None]) -> None:
-        """Refuse a server of another connector. Raises: OtherConnector, SourceError."""
+        """Refuse a server that another connector is for.
+
+        ``connector_for`` is `ConnectorContext.connector_for`. Raises: OtherConnector, SourceError.
+        """
         version = self.version()
         other = connector_for(version)
         if other is not None:

@@ -248,7 +248,10 @@ class ErrorMeanings:
     def of_stream(
         self, sqlstate: str, message: str, *, function: str = "", **facts: str
     ) -> SourceError | OffsetError:
-        """Return the error for a walsender's message during decoding."""
+        """Return the error for a walsender's message during decoding.
+
+        The walsender uses the catalogue of the decoded change.
+        """
         if sqlstate == "42704" and "publication" in f"{message} {function}":
             slot, publication = facts["slot"], facts["publication"]
             if publication + INSERTS_SUFFIX in message.partition("(")[0]:

@@ -53,7 +53,10 @@ def identity_sql(relation: Relation, identity: str) -> str:
 
 
 def usable_word(relation: Relation) -> str:
-    """Return a replica identity: the unique index of a keyless table, else FULL."""
+    """Return a replica identity that identifies the table's rows.
+
+    It is a unique index of a table without primary key, else FULL.
+    """
     if relation.usable_index is None or _has_primary(relation):
         # FULL does not support updates if it has a generated column.
         return "DEFAULT" if relation.identity == "f" else "FULL"

@@ -364,7 +364,10 @@ class PostgresProperties(Properties):
         )
 
     def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
-        """Return the next connection's password. Raises: WaltapError, StopRequested."""
+        """Return the password of the next connection.
+
+        It comes from a plugin, a command or the profile. Raises: WaltapError, StopRequested.
+        """
         found = None
         if self._password is not None:
             first = self.hostname.partition(",")[0]

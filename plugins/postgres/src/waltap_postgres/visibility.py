@@ -24,7 +24,10 @@ FIRST_XID = 3
 
 
 class SnapshotVisibility:
-    """Describe the transactions that a snapshot saw; they precede LSN ``horizon``."""
+    """Describe which transactions a snapshot saw.
+
+    All of them committed before the LSN ``horizon``.
+    """
 
     def __init__(self, xmin: int, xmax: int, in_progress: frozenset[int], horizon: int) -> None:
         self.xmin, self.xmax, self.in_progress, self.horizon = xmin, xmax, in_progress, horizon
@@ -129,7 +132,10 @@ class PostgresOverlap:
 
 
 def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
-    """Remove the changes of the tables ``names`` from a part, of all with None."""
+    """Remove the changes of tables from a part.
+
+    ``names`` are the tables, None means all.
+    """
     remaining: list[Change] = []
     numbers: list[int] = []
     for number, change in zip(part.numbers(), part.changes, strict=True):

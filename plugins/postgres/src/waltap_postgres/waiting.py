@@ -93,7 +93,10 @@ class ServerWait:
         self._asked = False
 
     def ready(self, fd: int, events: int) -> int:
-        """Return the ready events, 0 after 0.1 s. Raises: StopRequested, ConnectionLost."""
+        """Return the ready ``events``, 0 after 0.1 s.
+
+        The events are READ and WRITE. Raises: StopRequested, ConnectionLost.
+        """
         poll = select.poll()
         poll.register(fd, events)
         found = poll.poll(POLL_S * 1000)
@@ -175,7 +178,10 @@ def cancel(connection: "psycopg.Connection[Any]") -> None:
 
 
 def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
-    """Run a psycopg generator, which yields wanted events and receives ready ones."""
+    """Run a psycopg generator to its end.
+
+    It yields the events that it waits for, and receives the events that are ready.
+    """
     try:
         wanted = next(gen)
         while True:

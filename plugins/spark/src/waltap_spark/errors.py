@@ -129,7 +129,10 @@ _FRAME: Final = re.compile(r"at [\w.$/]+\(.*\)$|\.\.\. \d+ more$|Suppressed: ")
 
 
 def first_words(error: BaseException) -> str:
-    """Return an error's text and its causes on one line, without a JVM's stack."""
+    """Return an error's text and its causes on one line.
+
+    The stack traces of a JVM are left out.
+    """
     lines = [line.strip() for line in str(error).splitlines()]
     own = itertools.takewhile(lambda line: line not in {"", "JVM stacktrace:"}, lines)
     words = dict.fromkeys(line for line in own if not _FRAME.match(line))

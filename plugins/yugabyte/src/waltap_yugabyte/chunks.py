@@ -48,7 +48,10 @@ SELECT a.attnum::int4
 
 
 class HashRange(KeyRange, frozen=True, tag="hash"):
-    """Select rows with hash codes of ``columns`` from ``low`` to below ``high``."""
+    """Select rows with hash codes from ``low`` to below ``high``.
+
+    ``columns`` are the numbers of the key's hashed columns.
+    """
 
     low: int = 0
     high: int = HASH_CODES
@@ -64,7 +67,10 @@ def hash_condition(names: str, low: int, high: int) -> str:
 
 
 class HashPlanner(SnapshotPlanner):
-    """Split tables with a hashed primary key; rows of others have no ``ctid``."""
+    """Split tables whose primary key is hashed.
+
+    Other tables are read in one piece, since rows have no ``ctid``.
+    """
 
     def ranges(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
@@ -102,7 +108,10 @@ HashedColumnGone = SourceError.define("HashedColumnGone", "WT-2161")
 
 
 class YugabyteChunks(PostgresChunks):
-    """Read chunks between watermarks; each has the rows committed at its time."""
+    """Read chunks between watermarks.
+
+    A read sees exactly the rows that had committed at its time.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -111,7 +120,10 @@ class YugabyteChunks(PostgresChunks):
     def maximum(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk:
-        """Return the last row in the order of the chunks. Raises: WatermarksNeeded."""
+        """Return the last row in the order of the chunks.
+
+        Raises: WatermarksNeeded; as `PostgresChunks.maximum`.
+        """
         if self._signal is None:
             raise WatermarksNeeded("no watermark may be written, and no position says as of when")
         order = self._order(request, relation, key)
@@ -142,7 +154,10 @@ class YugabyteChunks(PostgresChunks):
         limit: int,
         order: Sequence[int] = (),
     ) -> ReadChunk:
-        """Read the next chunk in the order of the hash. Raises: HashedColumnGone."""
+        """Read the next chunk in the order of the hash.
+
+        Raises: HashedColumnGone; as `PostgresChunks.chunk`.
+        """
         if not order:
             return super().chunk(request, relation, key, after=after, maximum=maximum, limit=limit)
         columns = [bounded(relation.columns[index]) for index in key]

@@ -154,7 +154,10 @@ NAMING_UNSENT = replace(NEWEST, name="with the names of unsent fields", unsent=T
 
 
 def _decide(situation: StartupState) -> StartupPlan:
-    """Decide as for PostgreSQL, but read a broken-off snapshot with its slot again."""
+    """Decide as PostgreSQL's connector, except for a broken-off snapshot.
+
+    Such a snapshot is read again with the existing slot.
+    """
     decision = decide(situation)
     # The slot's time is still the snapshot's. Dropping the slot would only succeed minutes after
     # its last reader.
@@ -180,7 +183,10 @@ YUGABYTEDB = PostgresDialect(
 
 
 def event_form(properties: YugabyteProperties, decoder: str) -> EventForm:
-    """Return the form of events: Debezium's at version 2.5, or waltap's plain one."""
+    """Return the form of events.
+
+    It is Debezium's at version 2.5, or waltap's plain form.
+    """
     if properties.event_form == "plain":
         return EventForm(envelope=NAMING_UNSENT)
     return EventForm(cell=VALUE_AND_SET if decoder == "yboutput" else PLAIN, envelope=DEBEZIUM_2_5)

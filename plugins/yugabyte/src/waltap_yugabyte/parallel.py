@@ -35,7 +35,10 @@ OneTableOnly = SourceError.define("OneTableOnly", "WT-2157")
 
 
 class RangedConnector(Connector, PartitionedSource):
-    """Capture a table by a connector per range. The first answers other questions."""
+    """Capture one table by one connector per range.
+
+    The first one answers all questions that concern no range.
+    """
 
     def __init__(self, properties: YugabyteProperties, context: ConnectorContext) -> None:
         self.properties, self.context = properties, context
@@ -68,7 +71,10 @@ class RangedConnector(Connector, PartitionedSource):
         return PostgresConnector(chosen, self.context, YUGABYTEDB)
 
     def _rows(self) -> list[Mapping[str, object]]:
-        """Return each range's own properties. Raises: OneTableOnly, SourceError."""
+        """Return, for each range, properties that select its rows.
+
+        Raises: OneTableOnly, SourceError.
+        """
         with closing(self._part(0, {})) as probe:
             tables = [table.relation for table in probe.captured()]
         if len(tables) != 1:
@@ -138,7 +144,10 @@ class RangedConnector(Connector, PartitionedSource):
     # --- start, snapshot, stream --------------------------------------------------------------
 
     def prepare(self, offset: Offset | None) -> StartPosition:
-        """Prepare every range and combine their positions, as `Connector.prepare`."""
+        """Prepare every range and combine their start positions.
+
+        Raises: as `Connector.prepare`.
+        """
         self._starts = {
             slot: part.prepare(self._of(slot, offset)) for slot, part in self._parts.items()
         }

@@ -224,7 +224,10 @@ class YugabyteProperties(PostgresProperties):
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Return the hash ranges, each without its second number, in the slots' order."""
+        """Return the hash ranges in the order of the slots.
+
+        Each one excludes its second number.
+        """
         found = []
         for part in (self.slot_ranges or "").split(";"):
             if not part.strip():

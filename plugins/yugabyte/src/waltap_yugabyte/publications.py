@@ -207,7 +207,10 @@ class YugabytePublications(PublicationSet):
         return int(now)
 
     def _members(self) -> dict[TableId, str]:
-        """Return the id of each published table, another one for a new table."""
+        """Return the id of each published table.
+
+        A new table of the same name has another id.
+        """
         name = self._properties.publication_name
         names = list(self.names or (name, name + INSERTS_SUFFIX))
         return {

@@ -27,7 +27,10 @@ SNAPSHOT_TRANSACTION = 2
 
 
 class YugabyteCatalogue(PostgresCatalogue):
-    """Answer None where the server has no such fact, and use no system column."""
+    """Answer None or nothing where the server has no such fact.
+
+    Queries about tables use no system column.
+    """
 
     properties: YugabyteProperties
     relation_sql: ClassVar[str] = UNVERSIONED_RELATION_SQL
@@ -68,7 +71,10 @@ RELEASE = re.compile(r"-YB-(\d+(?:\.\d+)*)-b(\d+)")
 
 
 def release(version: str) -> str | None:
-    """Return the release in ``version()``, as "2025.2.4.0", None for other servers."""
+    """Return the release in a server's ``version()``, as "2025.2.4.0".
+
+    None means another server.
+    """
     found = RELEASE.search(version)
     return found[1] if found else None
 

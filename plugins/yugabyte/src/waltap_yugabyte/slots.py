@@ -172,7 +172,10 @@ class YugabyteSlots(SlotAdmin):
             pause(min(POLL_S, patience - waited))
 
     def _take(self, name: str) -> bool:
-        """Return whether this process may read a slot: with its lock, or without locks."""
+        """Return whether this process may read a slot.
+
+        It may if it has the lock, or if the server has no locks. Raises: SourceError.
+        """
         if name in self._ours:
             return True
         try:

@@ -25,7 +25,10 @@ MAX_SHAPES = 1000
 
 
 class PgCompatible:
-    """Replace cells by their values at any depth; a null cell becomes null."""
+    """Replace cells by their values at any depth.
+
+    A null cell becomes null, as does a cell with NULL.
+    """
 
     def __init__(self) -> None:
         self._flat = SchemaMemory(_flattened)

@@ -38,7 +38,10 @@ def private(path: Path | str, flags: int) -> int:
 
 
 def private_folder(path: Path) -> None:
-    """Create ``path`` and missing parents for the owner alone. Raises: OSError."""
+    """Create ``path`` and its missing parent folders for the owner alone.
+
+    Existing folders keep their mode. Raises: OSError.
+    """
     try:
         path.mkdir(FOLDER, exist_ok=True)
     except FileNotFoundError:
@@ -47,7 +50,10 @@ def private_folder(path: Path) -> None:
 
 
 def lies_in_private(path: Path) -> bool:
-    """Return whether the nearest existing folder is closed to other users."""
+    """Return whether new files at ``path`` are closed to other users.
+
+    The nearest existing folder decides that.
+    """
     while not path.exists() and path != path.parent:
         path = path.parent
     return not path.stat().st_mode & _OTHERS
@@ -154,7 +160,10 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path | str) -> None:
-    """Flush a file or a folder to disk. Raises: OSError."""
+    """Flush a file or a folder to disk.
+
+    Raises: OSError.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -22,7 +22,10 @@ _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.EN
 
 
 def refusal(path: Path, *, folder: bool) -> OSError | None:
-    """Return the error that a write to the file or ``folder`` would raise."""
+    """Return the error that a write to ``path`` would raise.
+
+    ``path`` is a file, or with ``folder`` a folder.
+    """
     try:
         if path.exists() and not folder:
             return _file_refusal(path)
@@ -165,7 +168,10 @@ def _s3(bucket: str, storage: StorageProperties) -> "fs.FileSystem":
 
 
 def _endpoint_of_environment() -> str | None:
-    """Return the endpoint in Amazon's variables, which pyarrow does not read."""
+    """Return the endpoint in the environment.
+
+    Amazon's own tools read these variables, pyarrow does not.
+    """
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 

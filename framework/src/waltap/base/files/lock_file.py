@@ -99,7 +99,10 @@ def noted(path: Path) -> str:
 
 
 def holder(path: Path) -> str | None:
-    """Return the process id of a lock's holder, or None; make no file."""
+    """Return the process id of the lock's holder, None without one.
+
+    The function creates no file.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -119,7 +122,10 @@ def _shut(file: int, kind: int) -> bool:
 
 
 def _shut_alone(file: int) -> bool:
-    """Lock the file unless another process holds the lock; wait for `holder`."""
+    """Lock the file unless another process holds the lock.
+
+    `holder` takes a shared lock for a moment; this function waits for that.
+    """
     for _ in range(ATTEMPTS):
         if _shut(file, fcntl.LOCK_EX):
             return True

@@ -76,7 +76,10 @@ SYNC_THREADS: Final = 8
 
 
 def safe_name(text: str) -> str:
-    """Return ``text`` percent-encoded, except for letters, digits, _ and -."""
+    """Return ``text`` as a file name, percent-encoded.
+
+    Letters, digits, _ and - stay.
+    """
     return urllib.parse.quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
@@ -151,11 +154,17 @@ class FileStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def names(self, folder: str) -> list[str]:
-        """Return the sorted names of the files in ``folder``, [] if it is missing."""
+        """Return the sorted names of the files in ``folder``.
+
+        A missing folder has none.
+        """
         return [name for name, is_folder in self._entries(folder) if not is_folder]
 
     def folders(self, folder: str) -> list[str]:
-        """Return the sorted names of the folders in ``folder``, [] if it is missing."""
+        """Return the sorted names of the folders in ``folder``.
+
+        A missing folder has none.
+        """
         return [name for name, is_folder in self._entries(folder) if is_folder]
 
     def _entries(self, folder: str) -> list[tuple[str, bool]]:
@@ -224,11 +233,17 @@ class FileStore:
         return self._of_segment(path, columns)
 
     def parquet_schema(self, path: str) -> "pa.Schema":
-        """Return the schema of one segment; only the file's end is read."""
+        """Return the schema of one segment.
+
+        Only the end of the file is read.
+        """
         return self._of_segment(path, lambda file: file.schema_arrow)
 
     def parquet_rows(self, path: str) -> int:
-        """Return the number of rows of one segment; only the file's end is read."""
+        """Return the number of rows of one segment.
+
+        Only the end of the file is read.
+        """
         return self._of_segment(path, lambda file: int(file.metadata.num_rows))
 
     def parquet_batches(self, path: str, rows: int) -> "Iterator[pa.RecordBatch]":
@@ -275,14 +290,20 @@ class FileStore:
         return RetryBackoff(waiting(), retries=self._attempts - 1, ceiling_s=LONGEST_AGAIN_S)
 
     def _wait_again(self, path: str, cause: OSError, waits: RetryBackoff) -> None:
-        """Wait before a read is repeated. Raises: FilesUnavailable if it is not."""
+        """Wait before a read is repeated.
+
+        Raises: FilesUnavailable if it is not repeated.
+        """
         if MISREAD not in str(cause) or not waits.wait():
             raise self._failure(f"cannot give {path}", cause) from cause
 
     # --- writing ----------------------------------------------------------------------------------
 
     def create(self, path: str) -> Any:
-        """Replace ``path`` by a new file; close it, then call `sync`."""
+        """Open ``path`` for writing and replace an existing file.
+
+        The caller closes the file, then calls `sync`.
+        """
         self.may_write()
         with self.writing(path):
             self._make_folder(path.rpartition("/")[0])
@@ -297,7 +318,10 @@ class FileStore:
         return self._refused(f"refuses {path}")
 
     def sync(self, path: str, size: int = 0) -> None:
-        """Have `publish` or `make_durable` make a closed file of ``size`` bytes durable."""
+        """Make a closed file of ``size`` bytes durable before the next `publish`.
+
+        `make_durable` makes it durable, too.
+        """
         # Small files wait for each other, see `_make_durable`.
         if not self.local:
             return
@@ -338,7 +362,10 @@ class FileStore:
             self._unsynced -= folders
 
     def publish(self, path: str, data: bytes) -> None:
-        """Write a small file atomically and durably, after the files given to `sync`."""
+        """Write a small file atomically and durably.
+
+        Files given to `sync` are durable before it appears.
+        """
         folder = path.rpartition("/")[0]
         with self.writing(path):
             self._make_folder(folder)
@@ -453,7 +480,10 @@ class FileStore:
         return Path(self.path(name)) if self.local else machine_lock(f"{self._named} {name}")
 
     def _check_bucket(self) -> None:
-        """Check that the bucket exists. Raises: FilesUnavailable."""
+        """Check that the bucket exists.
+
+        Raises: BucketMissing, AccessRefused, ObjectStoreUnavailable.
+        """
         # A listed object proves the bucket; an empty list may also mean a missing one.
         if self._entries("") or not self._objects:
             return

@@ -207,7 +207,10 @@ class _DeadlineStream(httpcore.NetworkStream):
 
 
 def _remaining(kind: type[Exception], timeout: float | None) -> float:
-    """Return the seconds that a step may take. Raises: ``kind`` without any."""
+    """Return the seconds that a step may take.
+
+    Raises: ``kind`` if no time is left.
+    """
     now = time.monotonic()
     if _limits.stopping():
         _limits.until = min(_limits.until, now + MARGIN_S)
@@ -223,7 +226,10 @@ PREFIXED: Final = "whsec_"
 
 
 class WebhookSignature:
-    """Sign requests with one secret: any text, or ``whsec_`` and base64."""
+    """Sign requests with one secret.
+
+    The secret is any text, or ``whsec_`` and base64.
+    """
 
     def __init__(self, secret: str) -> None:
         self._key = secret.encode()

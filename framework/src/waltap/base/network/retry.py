@@ -41,7 +41,10 @@ class RetryBackoff:
         return 0 <= self._retries <= self._tried
 
     def wait(self, least_s: float = 0.0) -> bool:
-        """Wait ``least_s`` or longer; False if no try is left or a stop came."""
+        """Wait for the next try, for ``least_s`` or longer.
+
+        Return False if no try is left or a stop came.
+        """
         if self.spent:
             return False
         # The exponent is bounded: a float overflows after a thousand doublings.

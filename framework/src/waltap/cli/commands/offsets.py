@@ -128,7 +128,10 @@ def export_to(
 def _stages(
     file: str, set_: list[str] | None
 ) -> "tuple[Profile, Host, PipelineStages, str | None]":
-    """Return the profile with its sink, which may keep the position, and name."""
+    """Return the profile with its sink, and the connector's name.
+
+    The sink is needed since it may keep the position.
+    """
     from waltap.pipeline.engine.build import PipelineStages
 
     profile, host, raw = resolved(file, set_)
@@ -211,7 +214,10 @@ def _notes(stages: "PipelineStages", there: OffsetMap) -> "Iterator[str]":
 
 
 def _with_sinks_position(stages: "PipelineStages", offset: Offset) -> Offset:
-    """Return the later of offset and sink's position. Raises: SinkError."""
+    """Return the later of the offset and the sink's own position.
+
+    Raises: SinkError.
+    """
     from waltap.pipeline.engine.connection import newest
 
     if not stages.sink.capabilities.exactly_once:
@@ -225,7 +231,10 @@ def _with_sinks_position(stages: "PipelineStages", offset: Offset) -> Offset:
 def _key_there(
     location: ConnectOffsets, profile: Profile, connector: str | None, own: str | None
 ) -> bytes:
-    """Return the key that Debezium reads, or a new one. Raises: ConfigurationError."""
+    """Return the key that Debezium reads, or a new one.
+
+    Raises: ConfigurationError if the connector's name is not known.
+    """
     server, entries = profile.capture.topic_prefix, location.read()
     for name in dict.fromkeys((connector or own, connector)):
         try:

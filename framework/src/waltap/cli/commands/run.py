@@ -314,7 +314,10 @@ def limits_of(
 
 @contextmanager
 def stopped_by_signals(engine: "Engine") -> Iterator[None]:
-    """End the engine cleanly on SIGINT or SIGTERM, at once on a second SIGINT."""
+    """End the engine cleanly on SIGINT or SIGTERM.
+
+    A second SIGINT ends the process.
+    """
 
     def stop(number: int, _frame: object) -> None:
         engine.stop()

@@ -266,7 +266,10 @@ def _asked(profile: Profile, kind: str, table_ids: list[TableId]) -> bool:
 
 @contextmanager
 def _stored_queue(stages: "PipelineStages") -> Iterator[IncrementalState | None]:
-    """Yield, then store, the stored snapshots, if any. Raises: PipelineRunning."""
+    """Yield the stored incremental snapshots, and store them afterwards.
+
+    None without an offset. Raises: PipelineRunning.
+    """
     with PipelineLock(stages.state_dir):
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:

@@ -210,7 +210,10 @@ def repair(file: FileArgument, sink: SinkOption = None, set_: SetOption = None) 
 
 
 def _lost(profile: Profile, host: Host) -> bool:
-    """Return whether a gap is open or the position lost. Raises: WaltapError."""
+    """Return whether a gap is open or the position is unavailable.
+
+    Raises: WaltapError.
+    """
     from waltap.pipeline.engine.preflight import asked_of_the_stored_offset
 
     if GapCertificates(profile.engine.state_dir / profile.name).open():

@@ -56,7 +56,10 @@ class PipelineInfo:
 
 
 def members(folder: Path, host: Host, set_: list[str] | None = None) -> list[PipelineInfo]:
-    """Return a folder's pipelines by name: of its profiles, else of its states."""
+    """Return the pipelines of a folder's profiles by name.
+
+    Without profiles it returns the pipelines whose state is in the folder.
+    """
     found = [_of_profile(path, host, set_) for path in sorted(profiles(folder))]
     if not found:
         found = [
@@ -90,7 +93,10 @@ def _of_profile(path: Path, host: Host, set_: list[str] | None) -> PipelineInfo:
 
 
 def report(member: PipelineInfo) -> dict[str, Any]:
-    """Return a pipeline's state without a query; ``run`` is its own status."""
+    """Return the state of a pipeline without a query of its database.
+
+    ``run`` is the status from the process that runs it, None without one.
+    """
     found: dict[str, Any] = {
         "pipeline": member.name,
         "origin": str(member.origin),

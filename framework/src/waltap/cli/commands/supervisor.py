@@ -173,11 +173,17 @@ class Supervisor:
         self.stopping = True
 
     def read_again(self) -> None:
-        """Reload the folder, and have the remaining profiles reload."""
+        """Reload the folder: start new profiles, stop removed ones.
+
+        All others reload their profile.
+        """
         self.reading = True
 
     def run(self) -> int:
-        """Watch pipelines until `stop` or all have ended; return 1 after an error."""
+        """Watch all pipelines until `stop` or until all have ended.
+
+        Return 1 if one ended with an error.
+        """
         try:
             while not self.stopping:
                 if self.reading:
@@ -274,7 +280,10 @@ class Supervisor:
 
 @contextmanager
 def _held_back(number: signal.Signals) -> Iterator[None]:
-    """Block a signal, which would end it, for a child until it listens."""
+    """Block the signal for a child until the child listens to it.
+
+    The child inherits the mask; an earlier signal would end it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield

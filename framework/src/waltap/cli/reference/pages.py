@@ -427,7 +427,10 @@ def _by_reason(names: dict[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def _readable(pattern: str) -> Iterator[str]:
-    """Yield a family's names; ``NAME`` represents a free part."""
+    """Yield the names that a family's pattern matches.
+
+    ``NAME`` represents a free part.
+    """
     plain = pattern.replace("\\.", ".").replace("(..+)?", ".NAME").replace("..+", ".NAME")
     # ``a.(b|c).d`` becomes ``a.b.d`` and ``a.c.d``.
     match = re.fullmatch(r"([^()]*)\(([^()]+)\)([^()]*)", plain)

@@ -53,7 +53,10 @@ text: Spark knows no wider decimal."""
 
 
 def types_page(specs: Iterable[TypeSpec]) -> str:
-    """Return the page of types that have samples, in the order of ``specs``."""
+    """Return the page of every type that has samples.
+
+    Types are in the order of ``specs``.
+    """
     listed = tuple(specs)
     lines = ["# Types", "", GENERATED, "", *INTRODUCTION.splitlines(), ""]
     for spec in listed:

@@ -39,7 +39,10 @@ AcknowledgedTooLate = WaltapError.define("AcknowledgedTooLate", "WT-1203")
 
 
 class StreamedBatch(Batch, kw_only=True):
-    """Carry a batch that the loop acknowledges, in any thread and order."""
+    """Carry a batch that the loop must acknowledge.
+
+    Any thread may do so, in any order.
+    """
 
     receipt: "BatchReceipt"
 
@@ -119,7 +122,10 @@ class BatchStreamSink(Sink):
                 self._changed.wait_for(lambda: not self._waiting or self.closed)
 
     def close(self) -> None:
-        """Release nothing: batches may still be acknowledged, and it may open again."""
+        """Release nothing.
+
+        The engine may open the sink again, and given batches may still be acknowledged.
+        """
 
     def enter(self, number: int) -> BatchReceipt:
         with self._changed:

@@ -107,7 +107,10 @@ class Pipeline:
     # --- its life -----------------------------------------------------------------------------------
 
     def run(self, limits: Limits | None = None) -> None:
-        """Capture until ``limits`` are reached or `stop`. Raises: WaltapError."""
+        """Capture until ``limits`` are reached or `stop` is called.
+
+        Raises: WaltapError.
+        """
         self._observed(self._begin(limits))
 
     def start(self, limits: Limits | None = None) -> Self:
@@ -191,13 +194,19 @@ class Pipeline:
     def signal(
         self, kind: str, data: Mapping[str, object] | str = "", *, identifier: str = ""
     ) -> "Future[SignalAnswer]":
-        """Send a signal as `Engine.signal`. Raises: RuntimeError if it does not run."""
+        """Send a signal to the running pipeline, as `Engine.signal` does.
+
+        Raises: RuntimeError if it does not run.
+        """
         if not self.running:
             raise RuntimeError(f"pipeline {self.name} does not run")
         return self._engine.signal(kind, data, identifier=identifier)
 
     def on_notification(self, call: Callable[[Notification], object]) -> None:
-        """Call ``call``, in the engine's thread, with notifications of all runs."""
+        """Call ``call`` with each notification of this and later runs.
+
+        It runs in the engine's thread.
+        """
 
         def called(notification: Notification) -> None:
             self._calling.now = True

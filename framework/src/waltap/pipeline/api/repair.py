@@ -45,7 +45,10 @@ RepairIncomplete = OffsetError.define("RepairIncomplete", "WT-6402")
 
 
 class GapRepair:
-    """Repair the gaps of a stopped pipeline; compare for ``patience_s``."""
+    """Repair the open gaps of a stopped pipeline.
+
+    Differences of the destination are read again for ``patience_s``.
+    """
 
     def __init__(self, profile: Profile, host: Host, *, patience_s: float = PATIENCE_S) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host

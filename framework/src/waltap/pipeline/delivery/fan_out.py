@@ -86,7 +86,10 @@ class FanOut(Sink):
         return self
 
     def check(self) -> list[PreflightCheck]:
-        """Return all sinks' checks; a sink that may be paused only warns."""
+        """Return the checks of every sink.
+
+        A failed check of a sink that may be paused is a warning.
+        """
         found: list[PreflightCheck] = []
         for branch in self.branches:
             try:
@@ -215,7 +218,10 @@ class FanOut(Sink):
         return slowest or None
 
     def holds_back(self) -> bool:
-        """Return whether every running sink holds its flush back."""
+        """Return whether every running sink holds its flush back.
+
+        A position is confirmed only when all sinks have it.
+        """
         running = [each.sink for each in self.branches if each.paused is None]
         return bool(running) and all(
             isinstance(sink, FlushDelayingSink) and sink.holds_back() for sink in running
@@ -247,7 +253,10 @@ class FanOut(Sink):
                 self._try(branch)
 
     def close(self) -> None:
-        """Close every sink; may be called twice. Raises: SinkError, the first one."""
+        """Close every sink; may be called twice.
+
+        Raises: SinkError, the first one, after the others were closed.
+        """
         failed: SinkError | None = None
         for branch in self.branches:
             try:
@@ -312,7 +321,10 @@ class FanOut(Sink):
         return False
 
     def _slowest(self) -> Positions:
-        """Return the positions of partitions that are durable in all sinks."""
+        """Return the positions durable in all sinks.
+
+        A partition that one sink does not know is left out.
+        """
         every = [branch.durable for branch in self.branches]
         shared = set(every[0]).intersection(*every[1:])
         return Positions({name: min(each[name] for each in every) for name in sorted(shared)})

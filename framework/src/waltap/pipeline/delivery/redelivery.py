@@ -212,7 +212,10 @@ def _report(found: dict[str, str], why: str = "") -> ControlAnswer:
 
 
 def serve(inbox: RedeliveryInbox, redelivery: Redelivery) -> None:
-    """Process the waiting requests; report failures to their threads."""
+    """Process the waiting requests.
+
+    A failure is reported to the thread that sent the request.
+    """
     while (item := inbox.take()) is not None:
         request, future = item
         if begun(future):

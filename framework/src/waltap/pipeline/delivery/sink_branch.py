@@ -135,7 +135,10 @@ class SinkBranch:
             return self.undeliverable.made_without(given, self.render, savepoint)
 
     def render(self, batch: Batch) -> Batch:
-        """Apply transforms and format to a copy of ``batch``. Raises: RecordError."""
+        """Apply transforms and format to a copy of ``batch``.
+
+        Raises: RecordError.
+        """
         own = msgspec.structs.replace(batch)
         for index, transform in enumerate(self.chain.batches):
             before = own.events
@@ -326,7 +329,10 @@ class PositionedBranch(SinkBranch):
         self.unflushed = any(n not in durable or durable[n] < p for n, p in self._given.items())
 
     def own_progress(self) -> SinkProgress:
-        """Return the progress for a later run; drop counts behind it."""
+        """Return the progress that a later run must know.
+
+        Counts behind the durable position are dropped.
+        """
         counted = None
         for key in list(self._counted):
             name, position = key

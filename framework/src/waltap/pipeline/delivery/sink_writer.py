@@ -356,7 +356,10 @@ class SinkWriter:
     def _await_ack(
         self, batch: Batch, read: Sequence[Part], *, ends_snapshot: bool = False
     ) -> None:
-        """Add a batch that the sink acknowledges; ``read`` are its snapshot parts."""
+        """Add a batch that the sink acknowledges by its number.
+
+        ``read`` are parts of a snapshot.
+        """
         if self._acknowledging is None:
             return
         written = WrittenBatch(
@@ -373,7 +376,10 @@ class SinkWriter:
         self._note_pending()
 
     def _note_pending(self, *, moved: bool = False) -> None:
-        """Record the acknowledgement that is due; ``moved``: some came just now."""
+        """Record which acknowledgement is due from the sink.
+
+        ``moved``: some came just now.
+        """
         calls = self.counts.calls
         if not self._unacknowledged:
             calls.unacknowledged_since = None
@@ -438,7 +444,10 @@ class SinkWriter:
         self._advance(Positions({partition: position}), self.signals)
 
     def note_restart_lsn(self, lsn: int) -> None:
-        """Store the slot's restart LSN with the next positions that have one."""
+        """Set the slot's restart LSN for the next stored positions.
+
+        Sources whose offset has none need none.
+        """
         sole = self.offset.partitions[self.partition]
         if sole.slot_restart_lsn is not msgspec.UNSET and lsn > sole.slot_restart_lsn:
             self._restart_lsn = lsn
@@ -470,7 +479,10 @@ class SinkWriter:
     def _counted_at(
         self, partition: str, position: Position
     ) -> TransactionCounts | msgspec.UnsetType:
-        """Return the counts at ``position``, and drop older ones."""
+        """Return the counts of the transaction around ``position``.
+
+        Older counts are dropped.
+        """
         if not self._counted:
             return msgspec.UNSET
         found = [c for p, at, c in self._counted if p == partition and at == position]
@@ -520,7 +532,10 @@ class SinkWriter:
         return self._branch.renders
 
     def takes_chunks(self) -> bool:
-        """Return whether others read the snapshot: not if transforms see its rows."""
+        """Return whether the sink has other readers read an initial snapshot.
+
+        If transforms or converters must see the rows, the engine reads them.
+        """
         sink = self._sink
         if not isinstance(sink, SnapshotChoosingSink) or not sink.wants_chunks():
             return False

@@ -198,7 +198,10 @@ class PipelineStages:
         repairs: bool = False,
         confirmable: Callable[[int], int] = lambda lsn: lsn,
     ) -> Connector:
-        """Make the connector, which describes relations then. Raises: WaltapError."""
+        """Make the profile's connector, and describe relations by it.
+
+        Raises: WaltapError.
+        """
         profile = self.profile
         component, snapshotter = profile.connector, profile.snapshotter
         context = ConnectorContext(
@@ -260,7 +263,10 @@ class PipelineStages:
 
     @property
     def destination(self) -> str:
-        """Return the sink as ``--sink``, relative to the profile's folder."""
+        """Return the sink in the form of ``--sink``.
+
+        Paths below the profile's folder are relative to it, so that the folder may be moved.
+        """
         branches = self.profile.branches
         if not branches:
             return self._sink_text(self.profile.sink)

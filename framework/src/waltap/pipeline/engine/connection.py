@@ -42,7 +42,10 @@ class SourceConnection:
         """The sink got chunks of a snapshot, whose rows count only when all are durable."""
 
     def go(self) -> None:
-        """Capture until the end. Raises: WaltapError, StopRequested, OutputClosed."""
+        """Capture until the run must end.
+
+        Raises: WaltapError, StopRequested, OutputClosed.
+        """
         run, state, stages = self._run, self._state, self._stages
         stored = stages.store.load()
         connector = stages.open_connector(
@@ -84,7 +87,10 @@ class SourceConnection:
             connector.close()
 
     def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
-        """Open the sink or its successor; return its position. Raises: WaltapError."""
+        """Open the sink or its successor; return its own position.
+
+        Raises: WaltapError.
+        """
         state, stages = self._state, self._stages
         with self._gaps_noted(connector, stored):
             if state.sink == "unusable":
@@ -115,7 +121,10 @@ class SourceConnection:
         stored: Offset | None,
         stored_position: Position | Positions | None,
     ) -> None:
-        """Require the stored offset's data. Raises: DestinationBehind."""
+        """Check that the destination has the data of the stored offset.
+
+        Raises: DestinationBehind.
+        """
         known = stored is not None and stored.sink == self._stages.destination
         if self._state.repairs:
             self._run.gaps.given_up()
@@ -214,7 +223,10 @@ class SourceConnection:
 
     @contextmanager
     def _nothing_half_way(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
-        """Undo, on server and store, a start that delivers nothing."""
+        """Undo a start that ends before the sink got anything.
+
+        Objects on the server are removed, and the offset is restored.
+        """
         before = self._state.counts.events
         try:
             yield

@@ -165,11 +165,17 @@ class Engine:
         return self._run.state.entered[0]
 
     def status(self) -> PipelineStatus:
-        """Return the status; any thread may ask, before, during and after `run`."""
+        """Return the status as an immutable object.
+
+        Any thread may ask, before, during and after `run`; nothing is computed before.
+        """
         return self._run.status()
 
     def watch(self) -> None:
-        """Count events by table, for `PipelineStatus.tables`; it costs time per batch."""
+        """Count the events of each table from now on.
+
+        They are for readers of `PipelineStatus.tables`, and cost time per batch.
+        """
         self._run.state.counts.watch_tables()
 
     @property
@@ -230,7 +236,10 @@ class Engine:
         self._run.listeners.append(call)
 
     def run(self) -> None:
-        """Capture until done. Raises: WaltapError, also if it runs elsewhere."""
+        """Capture until done.
+
+        Raises: WaltapError if it cannot continue, or runs elsewhere.
+        """
         run, state, name = self._run, self._run.state, self.profile.name
         run.begin()
         try:

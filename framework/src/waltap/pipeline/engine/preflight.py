@@ -118,7 +118,10 @@ def _of_source(
 
 
 def refuse(found: Iterable[PreflightCheck]) -> None:
-    """Log problems; raise the first check's error, or NotReady."""
+    """Log problems; raise the first that will not pass.
+
+    Raises: the error of the check, NotReady without one.
+    """
     errors = []
     for check in found:
         passes = (
@@ -208,7 +211,10 @@ def _orphans(stages: PipelineStages, connector: Connector) -> Iterator[Preflight
 
 
 def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> Iterator[PreflightCheck]:
-    """Warn of open gaps; a check in ``others`` may have the remedy."""
+    """Warn of open gaps.
+
+    A check in ``others`` that refuses the start has the remedy.
+    """
     try:
         found = GapCertificates(stages.state_dir).open()
     except OffsetError as error:

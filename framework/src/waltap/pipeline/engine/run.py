@@ -55,7 +55,10 @@ JOINED: Final = {
 
 
 class RecentEvents:
-    """Keep the newest failures and schema changes, in tuples for all threads."""
+    """Keep the newest failures and schema changes of one run.
+
+    Its tuples are replaced, never changed, so that any thread may read.
+    """
 
     def __init__(self, pipeline: str, now_ms: Callable[[], int]) -> None:
         self._pipeline, self._now_ms = pipeline, now_ms
@@ -115,12 +118,18 @@ class PipelineRun:
         self.guard = self._slot_monitor()
 
     def restart(self) -> None:
-        """Forget connections and sink: another process may have run meanwhile."""
+        """Forget the connections and the sink.
+
+        Another process may have run the pipeline meanwhile.
+        """
         self.state.restart()
         self._serve()
 
     def begin(self) -> None:
-        """Start the run's clock. Raises: ConfigurationError for the ready file."""
+        """Start the clock of the run.
+
+        Raises: ConfigurationError if the ready file cannot be removed.
+        """
         self.state.begin()
         self._thread = threading.get_ident()
         if self._ready_file is not None:
@@ -129,7 +138,10 @@ class PipelineRun:
         self.state.enter("checking", self.state.profile.name)
 
     def apply_profile(self, profile: Profile) -> None:
-        """Apply a profile with other reloadable properties; thread-safe."""
+        """Apply a profile of which only reloadable properties differ.
+
+        Any thread may call.
+        """
         self.state.apply_profile(profile)
         self.guard.apply_properties(profile.engine)
 

@@ -149,7 +149,10 @@ class SlotAdvancer:
 
 
 class StreamEnd:
-    """Find the end that limits set; all streams must be silent."""
+    """Find the end that the run's limits set.
+
+    Of several streams all must be silent.
+    """
 
     def __init__(
         self,
@@ -227,7 +230,10 @@ class StreamLoop:
         self._idle_s = min(engine.status_interval_ms / 1000, IDLE_PROGRESS_S)
 
     def go(self, *, after_snapshot: bool) -> None:
-        """Stream until the end; ``after_snapshot`` has just read every table."""
+        """Stream until the run must end.
+
+        ``after_snapshot``: a snapshot has just read every table.
+        """
         state = self._state
         try:
             with self._run.stream_by(self._gauges):
@@ -411,7 +417,10 @@ class StreamLoop:
                 self._restart_lsn = 0 if slot is None else slot.restart_lsn
 
     def _orphans(self) -> list[str] | None:
-        """Return slots without reader and pipeline, mostly None. Raises: SourceError."""
+        """Return slots without a reader and a pipeline of the folder.
+
+        None except at the first look and seldom after it. Raises: SourceError.
+        """
         polls, self._polls = self._polls, self._polls + 1
         if polls % POLLS_PER_ORPHANS:
             return None

@@ -138,14 +138,20 @@ class GapNotes:
         self.close(reread, by="snapshot", remark=SNAPSHOT_REMARK)
 
     def given_up(self) -> None:
-        """Record that delivery continues without the lost data."""
+        """Record that delivery continues to a destination that lacks data.
+
+        To bring the destination back later closes no gap.
+        """
         with self._logged():
             for gap in self._gaps.open():
                 if gap.had:
                     self._gaps.keep(msgspec.structs.replace(gap, had=""))
 
     def brought_back(self, offset: Offset) -> None:
-        """Close the gaps of a restored destination that got nothing since."""
+        """Close the gaps of a restored destination.
+
+        This holds only if nothing was delivered since the gap was found.
+        """
         had = _text(offset.sink_positions)
         if had and self.open:
             self.close({}, by="destination", remark=BACK_REMARK, had=had)

@@ -75,7 +75,10 @@ class Leadership:
             )
 
     def outlast(self, seconds: float) -> None:
-        """Wait until an earlier lease has expired. Raises: LeaseLost, StopRequested."""
+        """Wait until the lease of an earlier owner has expired.
+
+        Raises: LeaseLost, StopRequested.
+        """
         remaining = seconds
         while remaining > 0:
             self._pause(min(remaining, POLL_S))

@@ -22,7 +22,10 @@ StateFolderGone = OffsetError.define("StateFolderGone", "WT-6008")
 
 
 def machine() -> str:
-    """Return an identity of this machine, with its containers, until it restarts."""
+    """Return an identity of this machine until it restarts.
+
+    The processes of one machine see each other's locks, also between containers.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -61,7 +64,10 @@ class PipelineLock:
         self._leadership = leadership if leadership is not None and leadership.leased else None
 
     def check(self) -> None:
-        """Raise LeaseLost or StateFolderGone if this process may not write."""
+        """Raise if this process may no longer write.
+
+        Raises: LeaseLost; StateFolderGone if the locked folder is no longer the pipeline's.
+        """
         if self._leadership is not None:
             self._leadership.check()
         if not self._file.is_current():

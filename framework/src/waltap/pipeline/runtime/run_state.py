@@ -102,7 +102,10 @@ batches."""
 
 
 class RunState:
-    """Hold phase, limits and progress of a run; any thread may read."""
+    """Hold phase, limits and progress of one run.
+
+    Only its own methods change it. The engine's thread calls them; any thread may read.
+    """
 
     def __init__(
         self,
@@ -157,7 +160,10 @@ class RunState:
         self.restart()
 
     def restart(self) -> None:
-        """Forget connections and sink: another process may have run meanwhile."""
+        """Forget the connections and the sink.
+
+        Another process may have run the pipeline meanwhile.
+        """
         self.reconnects = self.backoff()
         # Retries after other failures than the source's: that it sends again proves nothing, until
         # something is durable.

@@ -54,7 +54,10 @@ class BlockingSnapshot:
 
     @property
     def until(self) -> int | None:
-        """Return the LSN before the rows, None without an open snapshot."""
+        """Return the LSN that the stream must reach before the rows.
+
+        None: no snapshot is open.
+        """
         return None if self.later is None else self.later.reading.until
 
     @property

@@ -45,7 +45,10 @@ class _ConvertedColumn:
 
 
 class ColumnConversions:
-    """Ask converters once per column of a version; the first answer counts."""
+    """Ask the converters once per column of a relation version.
+
+    The first converter that answers has the column.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,10 @@ class ColumnConversions:
         self._reported: set[tuple[str, str]] = set()
 
     def of(self, relation: Relation, column: Column) -> ColumnConversion | None:
-        """Return the conversion of a described column. Raises: ConverterFailed."""
+        """Return the conversion of a column, None without one.
+
+        The relation is a described one. Raises: ConverterFailed.
+        """
         if not self.converters:
             return None
         named = next((each for each in relation.columns if each.name == column.name), column)
@@ -161,7 +167,10 @@ class ColumnConversions:
         lsns: Sequence[int],
         converted_columns: Sequence[_ConvertedColumn],
     ) -> list[Tuple]:
-        """Return ``images`` converted; NULLs are missing values where ``keys`` is true."""
+        """Return ``images`` converted.
+
+        Images marked in ``keys`` have no other columns: their NULLs are missing values.
+        """
         rows = [list(image) for image in images]
         for converted in converted_columns:
             at = converted.index

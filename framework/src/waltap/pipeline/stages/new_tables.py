@@ -212,7 +212,10 @@ class NewTables:
             self._save()
 
     def poll(self, connector: Connector) -> None:
-        """Look for new tables; the stream notices a database error."""
+        """Look for new tables while streaming.
+
+        A database error is ignored here: the stream notices it.
+        """
         if self._known is None:
             return
         self.save_known()

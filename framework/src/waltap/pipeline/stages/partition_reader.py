@@ -204,7 +204,10 @@ class PartitionReader:
         self.assembler.close()
 
     def pull(self, timeout: float) -> bool | None:
-        """Receive for ``timeout`` s; return whether changes came, None for nothing."""
+        """Receive for at most ``timeout`` seconds; return whether changes came.
+
+        None: nothing came at all.
+        """
         backlog = self.assembler.backlog
         messages = self._messages = [] if backlog else self.stream.receive(timeout)
         if not messages and not backlog:

@@ -109,11 +109,17 @@ class DescribedRelations:
         return known
 
     def forget(self, oid: int, lsn: int) -> None:
-        """Record a dropped relation; its rows up to ``lsn`` may wait for `written`."""
+        """Record a dropped relation, without commits after ``lsn``.
+
+        Earlier rows may wait to be written, so state is kept until `written`.
+        """
         self._gone[oid] = lsn
 
     def written(self, lsn: int) -> Collection[int]:
-        """Drop relations that end by ``lsn``; return their OIDs."""
+        """Drop the state of relations written up to ``lsn``.
+
+        Return their OIDs.
+        """
         if not self._gone:
             return ()
         gone = [oid for oid, last in self._gone.items() if last <= lsn]
@@ -139,7 +145,10 @@ class DescribedRelations:
         return renewed
 
     def source_context(self, label: str) -> SourceTransformContext:
-        """Return a transform's access to the source, also after reconnects."""
+        """Return the source's access for the transform ``label``.
+
+        It uses the present connector, also after a reconnect.
+        """
 
         def rows_now(
             relation: Relation,
@@ -178,7 +187,10 @@ class DescribedRelations:
             self._warn(relation)
 
     def _warn(self, relation: Relation) -> None:
-        """Log new warnings of a relation's identity and undelivered columns."""
+        """Log new warnings about a captured relation.
+
+        They are of its replica identity, and of columns that nothing delivers.
+        """
         if not self.capture.captures(relation.schema, relation.table):
             return
         before = self._left_out.get(relation.oid, ())
@@ -290,7 +302,10 @@ class DescribedRelations:
         )
 
     def left_out(self, relation: Relation) -> tuple[str, ...]:
-        """Return captured columns that no type maps; they need no further warning."""
+        """Return captured columns without a mapped type, with their types.
+
+        They need no further warning.
+        """
         columns, keys = relation.columns, self.capture.keys(relation)
         names = tuple(
             f"{columns[n].name} ({_type_name(columns[n])}{AS_KEY if n in keys else ''})"
@@ -304,7 +319,10 @@ class DescribedRelations:
         return names
 
     def identity_warnings(self, relation: Relation) -> list[IdentityWarning]:
-        """Return a replica identity's warnings, which need no further warning."""
+        """Return the warnings about a described relation's replica identity.
+
+        They need no further warning.
+        """
         identity = self.identities.of(relation)
         found = usable(identity.warnings(relation), list, identity, "warnings")
         for each in found:

@@ -113,7 +113,10 @@ class SignalStage:
 
     @property
     def ask(self) -> Callable[[str], bool] | None:
-        """Return the requester of a table's rows; it returns False without a key."""
+        """Return the function that requests the rows of a table (schema.table).
+
+        None: tables cannot be read. It returns False for a table without a key.
+        """
         return None if self._watcher is None else self._ask
 
     def _ask(self, table: str) -> bool:
@@ -210,7 +213,10 @@ class SignalStage:
             self._watcher.resume(self._now_us())
 
     def take(self, signal: Signal) -> str:
-        """Process another channel's signal; return why it is ignored, or ""."""
+        """Process a signal of another channel, and store its requests.
+
+        Return the reason for ignoring it, or "".
+        """
         if self._watcher is None:
             found = self._read(signal, None)
             return found if isinstance(found, str) else found(self._now_us()) or ""

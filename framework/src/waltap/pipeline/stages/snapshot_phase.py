@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class ProgressReport:
-    """Report a snapshot of ``kind`` to observers, channels and the status."""
+    """Report a snapshot to observers, notification channels and the status.
+
+    ``kind`` is as in `SnapshotRows`.
+    """
 
     def __init__(self, kind: str, state: RunState, channels: PipelineChannels) -> None:
         self.kind, self.counts = kind, state.counts
@@ -31,7 +34,10 @@ class ProgressReport:
         self.table = ""
 
     def observe(self, event: str, table: str, rows: int, total: int | None = None) -> None:
-        """Notify observers: ``rows`` of about ``total`` were delivered."""
+        """Notify observers of an event of a table.
+
+        ``rows`` of about ``total`` were delivered.
+        """
         self._host.notify(
             "on_snapshot",
             pipeline=self._pipeline,
@@ -50,7 +56,10 @@ class ProgressReport:
 
 
 class SnapshotReport(ProgressReport):
-    """Report an initial or blocking snapshot, which Debezium calls initial."""
+    """Report a snapshot that reads its tables one after the other.
+
+    Notifications call a blocking snapshot an initial one, as Debezium does.
+    """
 
     def __init__(self, kind: str, state: RunState, channels: PipelineChannels) -> None:
         super().__init__(kind, state, channels)
@@ -122,7 +131,10 @@ class IncrementalReport(ProgressReport):
     def __call__(
         self, kind: str, identifier: str, *, rows: int = 0, observed: bool = True, **data: str
     ) -> None:
-        """Report a step of a signal; to channels alone if not ``observed``."""
+        """Report one step of the signal ``identifier``; ``rows`` were read.
+
+        A step that is not ``observed`` is for notifications alone.
+        """
         self.channels.notify(INCREMENTAL, kind, identifier, **data)
         self.counts.snapshot.notified(self.kind, kind.lower())
         if not observed:
@@ -227,7 +239,10 @@ class SnapshotPhase:
             yield piece
 
     def _chunks(self, connector: Connector, start: StartPosition) -> Sequence[SnapshotChunk] | None:
-        """Return chunks for the sink's readers, None if the engine reads."""
+        """Return the snapshot's chunks if the sink has others read them.
+
+        None: the engine reads the snapshot.
+        """
         limited = self._state.limits.max_records is not None
         if start.resumes or limited or not self._delivery.takes_chunks():
             return None
@@ -241,7 +256,10 @@ class SnapshotPhase:
         return None
 
     def _read_by_sink(self, chunks: Sequence[SnapshotChunk]) -> bool:
-        """Have the sink's readers read the open snapshot."""
+        """Have the sink's own readers read the tables.
+
+        The connector keeps the snapshot open meanwhile.
+        """
         state, delivery, report = self._state, self._delivery, self._report
         name = delivery.assign_splits(chunks)
         self.assigned = True

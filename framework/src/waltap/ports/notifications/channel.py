@@ -48,7 +48,10 @@ class NotificationChannel(Protocol):
         """
 
     def close(self) -> None:
-        """Send waiting notifications and release resources. May be called twice."""
+        """Send waiting notifications and release resources.
+
+        May be called twice.
+        """
 
 
 @runtime_checkable

@@ -84,7 +84,10 @@ WebhookDown = WaltapError.define("WebhookDown", "WT-4201")
 
 
 class WebhookNotifications:
-    """Send notifications to one address; ``lost`` counts those not accepted."""
+    """Send notifications to one address.
+
+    ``lost`` counts the notifications that the receiver did not accept.
+    """
 
     def __init__(self, properties: WebhookProperties) -> None:
         """Prepare the client. Raises: LibraryMissing."""
@@ -113,7 +116,10 @@ class WebhookNotifications:
         self.lost, self._down, self._lost_before = 0, False, 0
 
     def send(self, notification: Notification) -> None:
-        """Queue a notification, or drop it from a full queue; log the first loss."""
+        """Queue a notification, or drop it from a full queue.
+
+        Only the first loss is logged.
+        """
         body = json.dumps(notification.document(), ensure_ascii=False).encode()
         with self._change:
             if self._closing:
@@ -178,7 +184,10 @@ class WebhookNotifications:
                 self.lost += not accepted
 
     def _deliver(self, identifier: str, body: bytes) -> bool:
-        """Send a notification with retries; return whether it was accepted."""
+        """Send one notification with retries.
+
+        Returns whether the receiver accepted it.
+        """
         waits = RetryBackoff(
             self._wait,
             retries=self._properties.retries,

@@ -37,7 +37,10 @@ class RereadTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
-    """A WAL range, after ``begin`` up to ``end``, whose changes the sink may miss."""
+    """A WAL range whose changes the sink may miss.
+
+    The range covers changes that committed after ``begin``, up to ``end``.
+    """
 
     identifier: str
     pipeline: str
@@ -69,7 +72,10 @@ class CaptureGap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GapCertificates:
-    """A pipeline's gap certificates. Raises, from every method: GapsUnusable."""
+    """The gap certificates of one pipeline.
+
+    Raises, from every method: GapsUnusable.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / GAPS
@@ -100,7 +106,10 @@ class GapCertificates:
         return StateDocument(path, CaptureGap, GapsUnusable, indented=True)
 
     def note(self, gap: CaptureGap) -> CaptureGap:
-        """Record a gap, or extend the open gap that it repeats; return it."""
+        """Record a new gap, or extend the open gap that it repeats.
+
+        Return the recorded gap.
+        """
         for known in self.open():
             # A start that fails and is retried finds the same gap each time.
             source = (known.slot, known.begin.system_id) == (gap.slot, gap.begin.system_id)
@@ -115,7 +124,10 @@ class GapCertificates:
 
 
 def moment(ms: int | None) -> str:
-    """Return ms since 1970 UTC as ISO 8601, "" for None or no calendar's time."""
+    """Return a time in ms since 1970 UTC as ISO 8601 text.
+
+    Return "" for None, and for times that no calendar has.
+    """
     if ms is None or not 0 <= ms < 253402300800000:
         return ""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

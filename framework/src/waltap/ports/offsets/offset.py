@@ -87,7 +87,10 @@ class Offset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> PartitionOffset:
-        """Return the first partition: all have one server and database."""
+        """Return the first partition.
+
+        Every partition has the same server and database, so the first one names both.
+        """
         return next(iter(self.partitions.values()))
 
     @property
@@ -112,7 +115,10 @@ def encoded(offset: Offset) -> bytes:
 
 
 def decoded(data: bytes) -> Offset:
-    """Return the offset of `encoded`. Raises: ValueError, also for other versions."""
+    """Return the offset that `encoded` stored.
+
+    Raises: ValueError when it is none, or of another version.
+    """
     try:
         version = msgspec.json.decode(data, type=_OffsetVersion).version
         if version != NEWEST_VERSION:
@@ -137,7 +143,10 @@ class OffsetStore(abc.ABC):
 
     @abc.abstractmethod
     def store(self, offset: Offset) -> None:
-        """Replace the stored offset atomically and durably. Raises: OffsetError."""
+        """Replace the stored offset atomically; return once it is durable.
+
+        Raises: OffsetError.
+        """
 
     @abc.abstractmethod
     def clear(self) -> None:

@@ -76,7 +76,10 @@ class OwnedObjects:
 
     @contextmanager
     def making(self, *entries: OwnedObject) -> Iterator[None]:
-        """Record ``entries`` while the block creates the objects; forget failed ones."""
+        """Record ``entries`` while the ``with`` block creates the objects.
+
+        If the block fails, the entries are removed.
+        """
         self.keep(*entries)
         try:
             yield

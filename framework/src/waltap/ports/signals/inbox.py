@@ -77,7 +77,10 @@ class EngineInbox(Generic[Request, Answer]):
 
 
 def begun(future: "Future[Answer]") -> bool:
-    """Return whether the engine may act: the sender can no longer cancel it."""
+    """Return whether the engine may act on a request.
+
+    The sender can no longer cancel it then. False: the sender has cancelled it.
+    """
     return future.running() or future.set_running_or_notify_cancel()
 
 
@@ -101,7 +104,10 @@ class FileSignalProperties(Properties):
 
 
 class FileSignals:
-    """Rename the signal file, read and delete it; later writers make a new one."""
+    """Rename the signal file, read it and delete it.
+
+    A writer that appends later makes a new file.
+    """
 
     def __init__(self, properties: FileSignalProperties) -> None:
         self._path = properties.path

@@ -80,7 +80,10 @@ class NamePatterns:
                 ) from error
 
     def readable(self, text: str) -> bool:
-        """Return whether ``text`` is a regular expression. Raises: SignalUnusable."""
+        """Return whether ``text`` is a regular expression.
+
+        Raises: SignalUnusable.
+        """
         return self._pattern(text, case_sensitive=True) is not None
 
     def _pattern(self, text: str, *, case_sensitive: bool) -> Any:
@@ -133,7 +136,10 @@ class Signal(msgspec.Struct, frozen=True):
     data: str
 
     def arguments(self, max_bytes: int) -> dict[str, object]:
-        """Return the data as an object, ``{}`` for empty data. Raises: SignalUnusable."""
+        """Return the data as an object, ``{}`` for empty data.
+
+        Raises: SignalUnusable.
+        """
         if len(self.data) > max_bytes or len(self.data.encode(errors="replace")) > max_bytes:
             raise SignalUnusable(
                 f"data of signal {self.identifier!r} is larger than {max_bytes} bytes, "
@@ -274,7 +280,10 @@ def requests(
 
 
 def _conditions(arguments: dict[str, object]) -> list[tuple[str | None, str]]:
-    """Return (pattern of tables, predicate) pairs; None is for every table."""
+    """Return (pattern of tables, predicate) pairs.
+
+    The pattern None is for every table.
+    """
     given = _given(arguments, "additional-conditions", [])
     if not isinstance(given, list):
         raise SignalUnusable("additional-conditions must be a list")

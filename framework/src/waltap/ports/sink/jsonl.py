@@ -216,7 +216,10 @@ class JsonLinesSink(Sink):
             self._fd = -1
 
     def _pipe(self, path: Path) -> int:
-        """Wait for a named pipe's reader; open the pipe. Raises: StopRequested, OSError."""
+        """Wait for a reader of a named pipe and open the pipe.
+
+        Raises: StopRequested if the run must end before; OSError.
+        """
         warned = False
         while True:
             try:
@@ -237,7 +240,10 @@ class JsonLinesSink(Sink):
             time.sleep(STOP_POLL_S)
 
     def _room(self) -> int:
-        """Wait until a pipe takes data; return how much. Raises: StopRequested."""
+        """Wait until a pipe or terminal accepts data; return how much.
+
+        Raises: StopRequested if its reader has stopped and the run must end.
+        """
         # Other processes may share the descriptor, so it must stay a blocking one.
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)

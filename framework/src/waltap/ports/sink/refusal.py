@@ -39,7 +39,10 @@ def every_event(parts: Sequence[Part]) -> Iterator[BatchLocation]:
 
 
 def less(part: Part, gone: Collection[int]) -> Part:
-    """Return a part without the events at some locations; positions stay."""
+    """Return a part without the events at some locations.
+
+    Its positions do not change.
+    """
     if not gone:
         return part
     if isinstance(part, SnapshotRows):

@@ -52,7 +52,10 @@ class DownstreamProgress:
     problem: str = ""
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """Return the last applied commit's age, 0 if current, None if unknown."""
+        """Return how long ago the last applied transaction was committed.
+
+        Return 0 if the stage is current, None if the time is unknown.
+        """
         if self.current:
             return 0
         since = self.committed_ms or self.applied_ms
@@ -75,7 +78,10 @@ class RelationCachingSink(Protocol):
     """A sink with state for each relation."""
 
     def forget(self, oid: int) -> None:
-        """Drop a dropped relation's state, between writes and after its last one."""
+        """Drop the state of a dropped relation whose rows were all written.
+
+        Called between writes.
+        """
 
 
 @runtime_checkable

@@ -142,7 +142,10 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take ``batch``, which need not be durable at return. Raises: SinkError."""
+        """Take ``batch``, which need not be durable at return.
+
+        Raises: SinkError.
+        """
 
     @abc.abstractmethod
     def flush(self) -> Position | Positions | None:
@@ -158,7 +161,10 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release everything without making anything durable. May be called twice."""
+        """Release everything without making anything durable.
+
+        May be called twice.
+        """
 
 
 class NullSink(Sink):

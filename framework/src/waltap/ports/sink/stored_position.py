@@ -40,7 +40,10 @@ class DeliveredPositions:
 def delivered_changes(
     commit_lsn: int, numbers: Sequence[int], stored_position: Position | None
 ) -> int:
-    """Count the first changes, by number, that ``stored_position`` covers."""
+    """Count the first changes of a transaction that ``stored_position`` covers.
+
+    ``numbers`` are their numbers in the transaction, in order.
+    """
     if stored_position is None:
         return 0
     if commit_lsn < stored_position.end_lsn:
@@ -51,7 +54,10 @@ def delivered_changes(
 
 
 def begins_snapshot(batch: Batch) -> bool:
-    """Return whether a snapshot begins, or resumes with rows delivered again."""
+    """Return whether a snapshot begins or resumes with ``batch``.
+
+    Rows that were not flushed are then delivered again.
+    """
     pieces = [part for part in batch.parts if isinstance(part, SnapshotRows)]
     return any(piece.opens or piece.resumed for piece in pieces)
 

@@ -66,7 +66,10 @@ class SeenRows:
         return self._rows.pop(key, ()) if key is not None else ()
 
     def before(self, change: Update) -> Tuple:
-        """Return the known old row of ``change``; store the new one."""
+        """Return the known old row of ``change``, and store the new one.
+
+        Unknown and unsent values count as unchanged.
+        """
         relation, new = change.relation, change.new
         key = change.old if change.old_kind is OldTuple.KEY else new
         known = self.drop(relation, key)
@@ -124,7 +127,10 @@ class TerminalProperties(Properties):
 
 
 class TerminalSink(Sink):
-    """Prints to standard output; printed lines count as durable."""
+    """Prints to standard output.
+
+    Nothing is stored: printed lines count as durable.
+    """
 
     def __init__(self, properties: TerminalProperties, context: SinkContext) -> None:
         self.capabilities = SinkCapabilities(records=properties.json_lines, resumes_snapshots=True)
@@ -236,7 +242,10 @@ class TerminalLayout:
     def _shown(
         self, line: "_LineLayout", change: Insert | Update | Delete
     ) -> tuple[Tuple, Tuple] | None:
-        """Return (row, old row or ()); None for a delete that identifies no row."""
+        """Return the row to show and its old row, () if unknown.
+
+        Return None for a delete that identifies no row.
+        """
         if isinstance(change, Insert):
             self._seen.add(change.relation, change.new)
             return change.new, ()

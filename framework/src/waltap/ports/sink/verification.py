@@ -7,7 +7,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One destination table compared with the source's (``choose_comparison``)."""
+    """The comparison of one destination table with the source's table.
+
+    The hook ``choose_comparison`` provides it.
+    """
 
     equal: bool
     # Keys, as text, of some rows that exist only at the destination.
@@ -46,7 +49,10 @@ class ComparedTable:
 
 
 def by_key(rows: Iterable[tuple[Row, Row]]) -> Rows:
-    """Return compared columns by key; rows of one key are in one order."""
+    """Return the compared columns by key.
+
+    Rows with the same key are sorted, so both sides list them in one order.
+    """
     found: Rows = {}
     again: dict[Row, list[Row]] = {}
     for key, row in rows:
@@ -105,7 +111,10 @@ class VerificationSource(Protocol):
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        """Return a reader of ``columns`` (destination's name, ``type_``) by ``key``."""
+        """Return a reader of ``columns``, identified by the columns ``key``.
+
+        Each column is the destination's name and ``type_``.
+        """
 
     def close(self) -> None:
         """Release every connection."""

@@ -42,7 +42,10 @@ LEAST = 100
 
 
 class ChunkSize:
-    """Adapt ``rows``, first ``most``, to ``target_s`` of reading; 0 keeps it."""
+    """Adapt the number of rows to the time of reading them.
+
+    ``rows`` begins at ``most``, its maximum. A ``target_s`` of 0 keeps it there.
+    """
 
     def __init__(self, most: int, target_s: float) -> None:
         self._most, self._least, self._target_s = most, min(most, LEAST), target_s
@@ -106,7 +109,10 @@ class ChunkSource(Protocol):
         """
 
     def table(self, request: SnapshotRequest) -> Relation | None:
-        """Return the relation, perhaps of a new name, None if it is not captured."""
+        """Return the relation to read, None if it is not captured.
+
+        The table of `SnapshotRequest.oid` may have another name by now.
+        """
 
     def maximum(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]

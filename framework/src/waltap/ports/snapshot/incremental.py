@@ -70,7 +70,10 @@ RECENT = 4096
 
 
 class ChunkReader:
-    """Read the next chunk; ``keys`` and ``clock`` as in `IncrementalSnapshots`."""
+    """Read the next chunk after the one in ``state``.
+
+    ``keys`` and ``clock`` are as for `IncrementalSnapshots`.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,10 @@ class ChunkReader:
     def next(
         self, request: SnapshotRequest, relation: Relation, key: tuple[int, ...]
     ) -> ReadChunk | None:
-        """Return the next chunk; None for an empty table or while `waiting`."""
+        """Return the next chunk, without rows at the table's end.
+
+        None means an empty table, or a chunk that is not valid yet (`waiting`).
+        """
         self.waiting = False
         columns = [relation.columns[i].name for i in key]
         begun = self._state.head
@@ -142,7 +148,10 @@ class ChunkReader:
         return None
 
     def _counted(self, chunk: ReadChunk) -> ReadChunk | None:
-        """Return a chunk that saw all that has streamed, else None: read it again."""
+        """Return ``chunk`` if it saw everything that has streamed.
+
+        Otherwise the engine must read it again later.
+        """
         saw = chunk.saw
         self.waiting = chunk.locked or (saw is not None and not all(map(saw, self.recent)))
         if saw is not None and not self.waiting:
@@ -254,11 +263,17 @@ class IncrementalSnapshots:
 
     @property
     def until(self) -> int | None:
-        """Return the LSN for the present chunk, None without one or by watermark."""
+        """Return the LSN for delivering the present chunk.
+
+        None means that there is no chunk, or that a watermark ends it.
+        """
         return self._streamed_at if self._window is None else self._until
 
     def advance_wal(self) -> None:
-        """Make the stream reach `until` soon. Raises: SourceError."""
+        """Make the stream reach `until` soon.
+
+        Raises: SourceError.
+        """
         self._source.advance_wal()
 
     def advance_to(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
@@ -278,7 +293,10 @@ class IncrementalSnapshots:
         return _piece(self._closed(now), until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
-        """Resume after a restart or a wait; ``now`` as for `process`."""
+        """Resume from the state after a restart or a wait.
+
+        ``now`` is as for `process`.
+        """
         self._stored = None
         if self._marks:
             self._write_watermarks()
@@ -458,7 +476,10 @@ class IncrementalSnapshots:
         self.state.all_streamed()
 
     def _action(self, signal: Signal, arguments: dict[str, object]) -> Action:
-        """Return a signal's action, not performed yet. Raises: SignalUnusable."""
+        """Return the action of a signal without performing it.
+
+        Raises: SignalUnusable.
+        """
         if signal.kind == "execute-snapshot":
             known = self._source.known_tables()
             readable = {each.table_id for tables in known.values() for each in tables}
@@ -515,7 +536,10 @@ class IncrementalSnapshots:
             self.resume(now)
 
     def _to_stop(self, arguments: dict[str, object]) -> set[SnapshotRequest]:
-        """Return the queued requests that a stop means. Raises: SignalUnusable."""
+        """Return the queued requests that a stop names, or all.
+
+        Raises: SignalUnusable.
+        """
         queue, patterns = self.state.queue, self._patterns()
         entries = names(arguments)
         if not entries:
@@ -647,7 +671,10 @@ class IncrementalSnapshots:
         return bool(held_by)
 
     def _read_head(self, identifier: str) -> bool:
-        """Read the head's next chunk; False for none, or none yet (`waiting`)."""
+        """Read the next chunk of the queue's head.
+
+        Return False if there is none, or none yet (`waiting`).
+        """
         request, reported = self.state.queue[0], self.state.head.end_reported
         self._at_end = False
         self.waiting = self.held()

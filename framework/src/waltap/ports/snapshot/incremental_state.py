@@ -113,7 +113,10 @@ class IncrementalState(msgspec.Struct):
         return chunk_of_name if unknown else None
 
     def finish_head(self, *, waits: bool) -> SnapshotRequest:
-        """Remove and return the head; ``waits``: progress stays until `all_streamed`."""
+        """Remove the head from the queue, and return it.
+
+        ``waits`` keeps its progress until `all_streamed`.
+        """
         done, rest = self.queue[0], self.queue[1:]
         if waits and done.name not in {request.name for request in rest}:
             self._update_head(end_reported=True)
@@ -124,7 +127,10 @@ class IncrementalState(msgspec.Struct):
         return done
 
     def all_streamed(self) -> None:
-        """End the wait; only tables with moved rows return to the queue."""
+        """End the wait: everything that its reading saw has streamed.
+
+        Tables with moved rows return to the queue, and the others are forgotten.
+        """
         self.read_on([r for r in self.awaiting_stream if self._moved_of(r.name)])
 
     def read_on(self, tables: list[SnapshotRequest]) -> None:

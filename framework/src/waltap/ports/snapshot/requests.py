@@ -27,7 +27,10 @@ NO_KEY = (
 def as_streamed(
     wanted: list[SnapshotRequest], known: Mapping[tuple[str, str], Sequence[NamedTable]]
 ) -> list[SnapshotRequest]:
-    """Replace tables by those under which their rows stream, each once."""
+    """Replace tables by those under which their rows stream.
+
+    Each table is requested once.
+    """
     found: dict[tuple[str, str], SnapshotRequest] = {}
     for request in wanted:
         named = request.schema, request.table
@@ -42,7 +45,10 @@ def accepted_of(
     waiting: list[SnapshotRequest],
     known: set[tuple[str, str]],
 ) -> list[SnapshotRequest]:
-    """Return new requests for known tables; log those for unknown ones."""
+    """Return the new requests for known tables.
+
+    Requests that wait already are ignored; those for unknown tables are logged.
+    """
     queued = {(r.schema, r.table, r.condition) for r in waiting}
     new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
     refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")

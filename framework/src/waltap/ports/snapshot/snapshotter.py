@@ -75,7 +75,10 @@ class Snapshotter(abc.ABC):  # noqa: B024 - every answer has a default, and nobo
     """
 
     def takes_snapshot(self, known: SnapshotFacts) -> bool:
-        """Return whether rows are read before streaming. Raises: SnapshotError."""
+        """Return whether rows are read before streaming.
+
+        Raises: SnapshotError if the mode forbids this start.
+        """
         return not known.offset or known.snapshot_incomplete
 
     def streams(self, known: SnapshotFacts) -> bool:
@@ -90,7 +93,10 @@ class Snapshotter(abc.ABC):  # noqa: B024 - every answer has a default, and nobo
         return True
 
     def recovers_lost_position(self) -> bool:
-        """Return whether a lost position causes a new snapshot, not an error."""
+        """Return whether a lost position causes a new snapshot.
+
+        Otherwise it is an error.
+        """
         return False
 
     def reads(self, relation: "Relation", start: SnapshotStart) -> bool:

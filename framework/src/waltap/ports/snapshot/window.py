@@ -23,7 +23,10 @@ from waltap.ports.snapshot.incremental_state import IncrementalState, Key
 
 
 class SnapshotWindow:
-    """Hold the rows of one chunk; ``identifier`` is in both watermarks."""
+    """Hold the rows of one chunk.
+
+    ``identifier`` is in both watermarks.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,10 @@ class SnapshotWindow:
         return row
 
     def _search(self, image: Tuple) -> Tuple | None:
-        """Remove and return the row with the values of an image without a key."""
+        """Remove and return the row of an image without a complete key.
+
+        The values that it has must be equal.
+        """
         given = [(i, value) for i, value in enumerate(image) if not isinstance(value, MissingValue)]
         for key, rows in self._rows.items() if given else ():
             for row in rows:
@@ -131,7 +137,10 @@ class SnapshotWindow:
 
 
 def aligner(relation: Relation, target: Relation) -> Callable[[Tuple], Tuple]:
-    """Return the function that gives images the columns of ``target``."""
+    """Return the function that adapts images of another table version.
+
+    The result has the columns of ``target`` in its order.
+    """
     indexes = {column.name: index for index, column in enumerate(relation.columns)}
     found = [indexes.get(column.name) for column in target.columns]
 
@@ -158,7 +167,10 @@ MANY = 1000
 
 
 class MovedRows:
-    """Record moved rows in `ChunkState`; ``identifying`` names a row's columns."""
+    """Record moved rows of tables in their `ChunkState`.
+
+    ``identifying`` is as for `IncrementalSnapshots`.
+    """
 
     def __init__(
         self,
@@ -199,7 +211,10 @@ class MovedRows:
         chunk.moved[new] = False
 
     def next(self, *, exhausted: bool) -> list[Key]:
-        """Return the keys of rows to read now; ``exhausted``: no chunk is left."""
+        """Return the keys of rows to read now.
+
+        ``exhausted`` means that no chunk is left.
+        """
         waiting = [key for key, asked in self._state.head.moved.items() if not asked]
         # Large numbers of moved rows alternate with chunks, so that neither has to wait for the other.
         self._reads_moved = not self._reads_moved and len(waiting) >= MANY
@@ -207,13 +222,19 @@ class MovedRows:
         return [msgspec.json.decode(text, type=Key) for text in self._reading]
 
     def mark_absent(self) -> None:
-        """Record that no row of `next` exists: the stream shows where they are."""
+        """Record that none of the rows from `next` exists.
+
+        They were deleted or moved again, and the stream will show it.
+        """
         for text in self._reading:
             self._state.head.moved[text] = True
         self._reading = []
 
     def mark_delivered(self) -> None:
-        """Record the delivery of the rows from `next`."""
+        """Record the delivery of the rows from `next`.
+
+        Everything that their reading saw has streamed.
+        """
         for text in self._reading:
             self._state.head.moved.pop(text, None)
         self._reading = []

@@ -68,7 +68,10 @@ class SetupPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationCompleteness:
-    """The tables of which a stream delivers every change; by default unknown."""
+    """The tables of which a stream delivers every change.
+
+    Without arguments nothing is known.
+    """
 
     # By (schema, table): a text for each table at the setup of the stream, "" for one that may
     # be published in part. The text differs after any change of the table's publication, even
@@ -264,7 +267,10 @@ class ChangeStream(abc.ABC):
 
     @abc.abstractmethod
     def receive(self, timeout: float) -> list[Message]:
-        """Return messages, [] after ``timeout`` s. Raises: SourceError, DecodeError."""
+        """Return the received messages, [] after ``timeout`` seconds without any.
+
+        Raises: ConnectionLost, DecodeError, SourceError.
+        """
 
     @abc.abstractmethod
     def confirm(self, end_lsn: int) -> None:
@@ -318,7 +324,10 @@ class Connector(abc.ABC):
         """
 
     def lost(self, offset: Offset) -> WaltapError | None:
-        """Return why the stream cannot resume, None if it can. Raises: SourceError."""
+        """Return why streaming cannot resume from ``offset``, None if it can.
+
+        Raises: SourceError.
+        """
         return None
 
     @abc.abstractmethod
@@ -343,12 +352,18 @@ class Connector(abc.ABC):
         """
 
     def overlap(self, offset: Offset) -> SnapshotOverlap | None:
-        """Return the overlap of snapshot and stream; None: nothing is skipped."""
+        """Return the overlap of the snapshot and the stream after ``offset``.
+
+        None: the stream skips nothing.
+        """
         return None
 
     @abc.abstractmethod
     def describe(self, relation: Relation) -> Relation:
-        """Complete a relation from the catalogue. Raises: ConnectionLost."""
+        """Complete a relation of the stream from the catalogue.
+
+        Raises: ConnectionLost.
+        """
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types.
@@ -366,7 +381,10 @@ class Connector(abc.ABC):
         return False
 
     def slot(self) -> SlotStatus | None:
-        """Return the replication slot's state, None without one. Raises: SourceError."""
+        """Return the state of the replication slot, None without one.
+
+        Raises: SourceError.
+        """
         return None
 
     @abc.abstractmethod

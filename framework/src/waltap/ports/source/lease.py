@@ -51,7 +51,10 @@ class LeaderLease(abc.ABC):
 
     @abc.abstractmethod
     def held(self) -> bool:
-        """Return, without waiting, whether this process has the lease. Thread-safe."""
+        """Return whether this process certainly has the lease now.
+
+        Any thread may call it; it does not wait.
+        """
 
     def owner(self) -> str | None:
         """Return the lease's holder as text, without taking the lease.

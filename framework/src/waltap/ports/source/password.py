@@ -34,7 +34,10 @@ def printed_password(
     timeout_s: float,
     stopping: Callable[[], bool],
 ) -> str:
-    """Return a command's output. Raises: PasswordCommandFailed, StopRequested."""
+    """Run a command in ``folder`` and return its printed password.
+
+    Raises: PasswordCommandFailed, StopRequested.
+    """
     words = [Secret(word) for word in words]  # frames show them
     try:
         return Secret(_printed(words, Path(words[0]).name, folder, timeout_s, stopping))
@@ -79,7 +82,10 @@ def _printed(
 def _outputs(
     process: "subprocess.Popen[bytes]", name: str, timeout_s: float, stopping: Callable[[], bool]
 ) -> tuple[bytes, bytes]:
-    """Return both outputs after the end; children may still hold the pipes."""
+    """Return both outputs after the process has ended.
+
+    Its child processes may still hold the pipes open.
+    """
     deadline = time.monotonic() + timeout_s
     assert process.stdout is not None
     assert process.stderr is not None
@@ -129,7 +135,10 @@ def _ended(status: int) -> str:
 
 
 def _ending_text(error_output: bytes, printed: bytes) -> str:
-    """Return the last error line without secrets; skip a shell's trace."""
+    """Return the last line of ``error_output`` for an error, without secrets.
+
+    Lines of a shell's trace are skipped: they may contain the secret.
+    """
     secret = printed.decode("utf-8", "replace").strip()
     lines = [line.strip() for line in error_output.decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("+")]

@@ -74,7 +74,10 @@ class PublishedSubset(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(relation, columns=columns, primary_key=key)
 
     def where(self, clause: str = "") -> str:
-        """Return the WHERE of published rows; ``clause`` is " WHERE …" or ""."""
+        """Return a WHERE clause for published rows alone.
+
+        ``clause`` is " WHERE …" or empty.
+        """
         if not self.rows:
             return clause
         return f" WHERE ({self.rows})" + (clause and f" AND ({clause.removeprefix(' WHERE ')}\n)")

@@ -124,7 +124,10 @@ class RelationMemory:
             self.put(relation)
 
     def save(self) -> None:
-        """Append new descriptions, or rewrite a mostly outdated file."""
+        """Append new descriptions to the file.
+
+        The file is rewritten when most of it is outdated.
+        """
         if not self._unsaved or self._path is None:
             return
         # Rewrite once more than half of the records are outdated; small files are not worth it.

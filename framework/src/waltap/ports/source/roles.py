@@ -262,11 +262,17 @@ class PublishingSource(Protocol):
         return []
 
     def adds_tables(self) -> bool:
-        """Return whether a start adds captured tables; `publish` may do so before."""
+        """Return whether a start adds captured tables to the stream.
+
+        If so, `publish` may add them before.
+        """
         return False
 
     def streams_new(self, schema: str, table: str) -> bool:
-        """Return whether the server streams a new table. Raises: SourceError."""
+        """Return whether the server streams that new table by itself.
+
+        Raises: SourceError.
+        """
         return True
 
     def writers(self, identifier: str) -> frozenset[str]:

@@ -72,7 +72,10 @@ class SlotWatch(abc.ABC):
 
     @abc.abstractmethod
     def drop(self) -> int:
-        """End the slot's reader, drop it, return the WAL's end. Raises: SourceError."""
+        """End the slot's reader and drop the slot; return the end of the WAL.
+
+        Raises: SourceError.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -65,7 +65,10 @@ def _number(before: TransactionPart, after: TransactionPart) -> None:
 
 
 def _numbers_by_lsn(before: TransactionPart, after: TransactionPart) -> list[int]:
-    """Return changes' numbers by LSN, up to the first without a counterpart."""
+    """Return the numbers of changes by their LSN.
+
+    The result is shorter if a change has no counterpart in ``before``: its number is unknown.
+    """
     numbers, changes = before.numbers(), before.changes
     indexes = {id(change): index for index, change in enumerate(changes)}
     found: list[int] = []

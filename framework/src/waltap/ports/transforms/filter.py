@@ -66,7 +66,10 @@ class FilterProperties(Properties):
 
 
 class TableFilter:
-    """Drop changes, decided once per table, for rows by a function."""
+    """The transform that drops changes.
+
+    It decides once for each table, and for rows only by a function.
+    """
 
     def __init__(self, properties: FilterProperties) -> None:
         """Raises: ConfigurationError if the function cannot be imported."""
@@ -155,7 +158,10 @@ class TableFilter:
 
 
 def _imported(path: str) -> RowCondition:
-    """Import ``module:name``, perhaps from the working directory."""
+    """Import the function ``module:name``.
+
+    The module may be in the working directory.
+    """
     module_name, _, name = path.partition(":")
     # The command `waltap` does not have the working directory on its path.
     here = str(Path.cwd())
@@ -204,7 +210,10 @@ class FieldsProperties(Properties):
         return self
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return (old, new) names of fields. Raises: ValueError for another form."""
+        """Return (old name, new name) of each renamed field.
+
+        Raises: ValueError for an entry that is not ``old:new``.
+        """
         found = []
         for entry in self.renames:
             old, colon, new = (part.strip() for part in entry.partition(":"))
@@ -215,7 +224,10 @@ class FieldsProperties(Properties):
 
 
 def fields_changer(properties: FieldsProperties) -> EventTransform:
-    """Return the transform that drops and renames fields that a table has."""
+    """Return the transform that drops and renames fields.
+
+    Fields that a table lacks are ignored, so one list can serve many tables.
+    """
     concerned = _concerned(properties.tables)
     exclude, renames = properties.exclude, properties.pairs()
 

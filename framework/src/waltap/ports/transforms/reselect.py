@@ -98,7 +98,10 @@ class _MissingColumns:
 
 
 class ColumnReselector:
-    """Read columns back, by one query for a table in a part of a batch."""
+    """Read columns back from the source.
+
+    One query serves all rows of a table in a part of a batch.
+    """
 
     def __init__(self, properties: ReselectProperties, context: SourceTransformContext) -> None:
         self._properties, self._context = properties, context
@@ -106,7 +109,10 @@ class ColumnReselector:
         self._tables = PerRelation(self._table)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return the completed ``batch``. Raises: ReselectFailed, ConnectionLost."""
+        """Return ``batch`` with the values that could be read.
+
+        Raises: ReselectFailed, ConnectionLost.
+        """
         parts = [
             self._part(part) if isinstance(part, TransactionPart) else part for part in batch.parts
         ]

@@ -121,7 +121,10 @@ def rewritten_changes(
 
 
 def _rewritten(images: Sequence[Tuple], chosen: Iterable[tuple[int, Rewrite]]) -> list[Tuple]:
-    """Replace chosen columns' values in images; empty ones stay empty."""
+    """Replace the values of chosen columns in images of one relation.
+
+    Empty images stay empty.
+    """
     rows = [list(image) for image in images]
     for at, rewrite in chosen:
         # None and `MissingValue` are not text: the function never sees them.
@@ -270,7 +273,10 @@ class RowView(Mapping[str, object]):
         return sum(value is not ABSENT for value in self._values)
 
     def raw(self, name: str) -> str | MissingValue | None:
-        """Return a value as the decoder read it, ABSENT included. Raises: KeyError."""
+        """Return a value as the decoder read it, ABSENT included.
+
+        Raises: KeyError.
+        """
         return self._values[self._columns[name][0]]
 
 

@@ -151,7 +151,10 @@ class FailurePolicy:
         capture: "CaptureProperties",
         tolerance: str | None = None,
     ) -> "FailurePolicy":
-        """Return a profile's policy; ``tolerance`` is one sink's own."""
+        """Return the policy of a profile.
+
+        ``tolerance`` is the ``errors.tolerance`` of one sink.
+        """
         tolerated = tolerance or engine.errors_tolerance
         records = {"none": FailureHandling.FAIL, "all": FailureHandling.WARN}.get(
             tolerated, FailureHandling.DEAD_LETTER
@@ -212,7 +215,10 @@ class EventLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event that a transform, format or sink refused; ms since 1970 UTC."""
+    """One event that a transform, a format or a sink refused.
+
+    Times are ms since 1970 UTC.
+    """
 
     # made of sink and location: an event that is refused again is the same dead letter
     id: str
@@ -238,11 +244,17 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def redelivery_id(self) -> str:
-        """Return this delivery's id in `Batch.redelivers`; each refusal has another."""
+        """Return the id of this delivery in `Batch.redelivers`.
+
+        The delivery after another refusal has another id.
+        """
         return f"{self.id}#{self.attempts}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the members without the server's change, which has no masks."""
+        """Return the members that may leave this machine.
+
+        The server's change has no masks, so it stays here.
+        """
         shown = msgspec.structs.replace(self, change=None)
         found: dict[str, object] = msgspec.to_builtins(shown)
         return {**found, "position": str(self.location)}
@@ -277,7 +289,10 @@ def dead_letter_of(
 
 
 def row_digest(form: ChangeForm) -> str:
-    """Return a digest of a snapshot row, the same in each snapshot."""
+    """Return a digest that identifies a snapshot row.
+
+    It is the same when another snapshot reads the same row.
+    """
     named = msgspec.json.encode((form.table, form.new))
     return hashlib.sha256(named).hexdigest()[:12]
 

@@ -233,7 +233,10 @@ class PoisonEventHandler:
     # --- what becomes of them -----------------------------------------------------------------------
 
     def _handle(self, cases: "list[_PoisonEvent]") -> None:
-        """Handle events by the policy. Raises: the first error that stops."""
+        """Handle refused events as the policy says.
+
+        Raises: the error of the first event that must stop the pipeline.
+        """
         handled = [(self._policy.of_error(case.error), case) for case in cases]
         # before anything is kept: the events come again after a stop
         for handling, case in handled:

@@ -23,14 +23,20 @@ log = logging.getLogger(__name__)
 
 
 class DeadLetterCopies:
-    """Write dead letters to a topic; the sink opens with the first one."""
+    """Write dead letters to a topic of a sink.
+
+    The sink opens with the first letter.
+    """
 
     def __init__(self, make: Callable[[], Sink], topic: str) -> None:
         self._make, self._topic = make, topic
         self._sink: Sink | None = None
 
     def __call__(self, dead_letters: list[DeadLetter]) -> None:
-        """Write dead letters durably, without their change. Raises: SinkError."""
+        """Write dead letters durably, without the server's values.
+
+        Raises: SinkError.
+        """
         # `as_dict` leaves out the change, which has no masks
         records = [
             Record(self._topic, msgspec.json.encode(each.id), msgspec.json.encode(each.as_dict()))
@@ -110,7 +116,10 @@ class DeadLetterQueue:
         return msgspec.structs.replace(form, relations=relations)
 
     def envelope(self, piece: Part) -> dict[str, Any] | None:
-        """Return the event as JSON for people, None if it cannot be rendered."""
+        """Return the event as JSON for people.
+
+        None: the format cannot render the event.
+        """
         form = self._form()
         if form is None:
             return None
@@ -128,7 +137,10 @@ class DeadLetterQueue:
         return None
 
     def keep(self, dead_letters: list[DeadLetter]) -> None:
-        """Store dead letters durably. Raises: DeadLettersUnusable, SinkError."""
+        """Store dead letters durably.
+
+        Raises: DeadLettersUnusable; SinkError of the sink for copies.
+        """
         # first the pipeline's own file: the copy gets the dead letters with their numbers of attempts
         stored = self.store.put(dead_letters)
         if self._copy is not None:

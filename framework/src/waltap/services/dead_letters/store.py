@@ -31,7 +31,10 @@ DeadLettersUnusable = OffsetError.define("DeadLettersUnusable", "WT-6204")
 
 
 class DeadLetterStore:
-    """A pipeline's dead letters. Raises, from every method: DeadLettersUnusable."""
+    """The dead letters of one pipeline in a folder.
+
+    The first dead letter creates the folder. Every method raises DeadLettersUnusable.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +49,10 @@ class DeadLetterStore:
             return list(self._every().values())
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Store dead letters durably; return them with their attempts."""
+        """Store dead letters durably and return them as stored.
+
+        A known dead letter counts another attempt.
+        """
         with self._guarded(), self._locked():
             self._refresh()
             written = [self._again(dead_letter) for dead_letter in dead_letters]

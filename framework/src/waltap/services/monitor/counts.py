@@ -249,7 +249,10 @@ class SinkCalls:
         return None if now is None else (now[0], max(0.0, self._clock.monotonic() - now[1]))
 
     def in_flight(self) -> tuple[str, float] | None:
-        """Return the sink's longest call or missing acknowledgement, and seconds."""
+        """Return the longest unfinished work of the sink and its seconds.
+
+        It is the present call, or batches that the sink has not acknowledged.
+        """
         call, unacknowledged = self.at_hand(), self.unacknowledged_since
         if unacknowledged is None:
             return call
@@ -286,7 +289,10 @@ class TablesRead:
         self._written: list[ChunkEnd] = []
 
     def begin(self, parts: Iterable[Part]) -> bool:
-        """Record tables that begin; True if the offset must be stored first."""
+        """Record tables that begin with ``parts``.
+
+        Return True if the offset must be stored first.
+        """
         begins: dict[str, TableChunks] = {}
         for part in parts:
             if isinstance(part, SnapshotRows):
@@ -429,7 +435,10 @@ class EventRate:
         self._seconds[second % RING] = (second, so_far + events if known == second else events)
 
     def per_second(self, now: float, window_s: int) -> float:
-        """Return the rate of the last ``window_s`` whole seconds, at most 60."""
+        """Return the events per second of the last ``window_s`` whole seconds.
+
+        At most a minute, and fewer seconds in a younger run.
+        """
         if self._began is None:
             return 0.0
         end = int(now)  # without the present second, which is incomplete

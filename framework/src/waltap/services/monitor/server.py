@@ -147,7 +147,10 @@ Answer = tuple[int, str, bytes]
 
 
 class MonitorListener(ThreadingHTTPServer):
-    """Answer requests by ``answer``, with ``headers``. Raises: OSError."""
+    """Answer each request by ``answer``, and add ``headers``.
+
+    Raises: OSError.
+    """
 
     daemon_threads = True
     request_queue_size = MOST
@@ -302,7 +305,10 @@ def is_loopback(host: str) -> bool:
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the token in a file, or a new one in a private file. Raises: OSError."""
+    """Return the token in a file, or write a new one.
+
+    Only the file's owner may read it. Raises: OSError.
+    """
     with suppress(FileNotFoundError):
         stored = path.read_text("ascii", "replace").strip()
         if len(stored) >= LEAST:
@@ -361,7 +367,10 @@ def _name(host: str) -> str:
 
 
 def _authority(origin: str) -> str | None:
-    """Return name and port of an Origin header, None if it has none."""
+    """Return name and port of an Origin header.
+
+    None: the header is not an address.
+    """
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -455,7 +464,10 @@ class SignalAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of ``[HOST]:PORT``. Raises: ConfigurationError."""
+    """Return host and port of ``HOST:PORT`` or ``:PORT``.
+
+    Raises: ConfigurationError.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigurationError.of("waltap.http", "is no address", value=text, allowed="HOST:PORT")
@@ -463,7 +475,10 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class MonitorServer:
-    """Serve HTTP in threads in the block; signals wait ``wait_s``."""
+    """Serve HTTP requests in threads while the block lasts.
+
+    A request waits ``wait_s`` for the answer to its signal.
+    """
 
     def __init__(
         self, engine: "ObservedEngine", address: str, token: str | None, *, wait_s: float = WAIT_S

@@ -38,7 +38,10 @@ from waltap.services.recording.file import (
 
 
 class RecordingHead:
-    """Read a recording's header, frame count and end. Raises: RecordingDamaged."""
+    """Read a recording's header, number of frames and end.
+
+    Raises: RecordingDamaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.end, self.frames = path, 0, 0
@@ -54,7 +57,10 @@ class RecordingHead:
 
 
 class RecordingConnector(Connector):
-    """Stream a decoder's messages of recorded frames, without a snapshot."""
+    """Stream the messages that the decoder makes of recorded frames.
+
+    A recording has no snapshot.
+    """
 
     def __init__(self, properties: RecordingProperties, context: ConnectorContext) -> None:
         """Raises: RecordingDamaged."""
@@ -114,7 +120,10 @@ class RecordingConnector(Connector):
 
 
 class _RecordedStream(ChangeStream):
-    """Feed recorded frames to the decoder; be idle after the last one."""
+    """Feed the recorded frames to the decoder.
+
+    After the last frame the stream is idle, like a server without changes.
+    """
 
     confirms = False
 

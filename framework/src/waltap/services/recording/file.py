@@ -156,7 +156,10 @@ _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 class RecordingWriter:
-    """Write one recording, and replace an existing file. Raises: OSError."""
+    """Write one recording.
+
+    An existing file is replaced. Raises: OSError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._raw = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does it

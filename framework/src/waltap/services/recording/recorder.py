@@ -44,7 +44,10 @@ def recording(profile: Profile, writer: RecordingWriter, identifier: str) -> Pro
 
 
 def replaying(profile: Profile, made: RecordingHead, host: Host, state_dir: Path) -> Profile:
-    """Return ``profile`` with a recording as its server. Raises: SpecMissing."""
+    """Return ``profile`` with a recording instead of its server.
+
+    Raises: SpecMissing if the recorded decoder is not installed.
+    """
     decoder: DecoderSpec = host.find(DecoderSpec, made.header.decoder)
     properties = RecordingProperties.model_validate({"recording.path": str(made.path)})
     return replace(
@@ -62,7 +65,10 @@ _ENDS = (Commit, CommitPrepared, StreamCommit, TransactionBlock)
 
 
 def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> DecoderSpec:
-    """Return ``spec`` with decoders that record as ``identifier``."""
+    """Return ``spec`` with decoders that record into ``writer``.
+
+    ``identifier`` identifies the recording.
+    """
 
     def factory(context: DecoderContext) -> Decoder:
         header = RecordingHeader(
@@ -81,7 +87,10 @@ def recorded(spec: DecoderSpec, writer: RecordingWriter, identifier: str) -> Dec
 
 
 class _Section:
-    """Write a decoder's entries and answers; a check's writes nothing."""
+    """Write the entries of one decoder, and the answers to its questions.
+
+    A decoder that only a check makes writes nothing.
+    """
 
     def __init__(
         self, writer: RecordingWriter, header: RecordingHeader, valid_until: dict[int, int]

@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def summary_fields(status: PipelineStatus) -> dict[str, object]:
-    """Return the summary as log fields; ``lsn`` is the sink's last position."""
+    """Return the summary as fields of a log line.
+
+    ``lsn`` is the last position that the sink has.
+    """
     found: dict[str, object] = {
         "changes": status.changes,
         "snapshot_rows": status.snapshot_rows,

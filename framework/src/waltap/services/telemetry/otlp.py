@@ -166,7 +166,10 @@ class OtlpObserver:
 
     @hookimpl
     def on_flush(self, durable: Positions, seconds: float) -> None:
-        """Add a flush's span; the delivery ends here, or at its confirmation."""
+        """Add the span of a flush.
+
+        The delivery ends here, or at its confirmation.
+        """
         now = time.time_ns()
         self._part("waltap.flush", now - int(seconds * 1e9), now, durable=str(durable))
         self._ends_ns = now
@@ -184,7 +187,10 @@ class OtlpObserver:
 
     @hookimpl
     def on_failure(self, error: Exception, retried: bool) -> None:
-        """Mark the failed delivery with problem and code, never a row."""
+        """Mark the failed delivery with problem and code.
+
+        The event never has a row.
+        """
         from opentelemetry.trace import Status as SpanStatus
         from opentelemetry.trace import StatusCode
 

@@ -79,7 +79,10 @@ def key_index(
 
 
 def usable_index(indexes: Sequence[UniqueIndex], not_null: Collection[int]) -> UniqueIndex | None:
-    """Return the first index that PostgreSQL accepts as a replica identity."""
+    """Return the first index that PostgreSQL accepts as a replica identity.
+
+    It holds for every row at every moment.
+    """
     usable = (
         index
         for index in indexes
@@ -292,7 +295,10 @@ class CatalogTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostgresCatalogue:
-    """Read the catalogues over one connection. Types are cached, relations are not."""
+    """Read the catalogues over one ordinary connection.
+
+    Types are cached, relations are not.
+    """
 
     # Servers without writers of catalogue rows override it with `UNVERSIONED_RELATION_SQL`.
     relation_sql: ClassVar[str] = RELATION_SQL
@@ -323,7 +329,10 @@ class PostgresCatalogue:
 
     @contextmanager
     def brief_locks(self) -> Iterator[None]:
-        """Wait `LOCK_MS` for locks in the block, which only reads. Raises: TableLocked."""
+        """Wait for locks for `LOCK_MS` in the block, which only reads.
+
+        Raises: TableLocked, also from its queries.
+        """
         try:
             # The rollback ends the timeout, also within a transaction.
             with self.connection.transaction(force_rollback=True):
@@ -358,7 +367,10 @@ class PostgresCatalogue:
     def rows_now(
         self, relation: Relation, columns: Sequence[str], key: Sequence[str], keys: Sequence[Tuple]
     ) -> list[Tuple]:
-        """Return the rows with ``keys``, as printed text. Raises: SourceError."""
+        """Return ``columns`` of the rows with ``keys``, as printed text.
+
+        Raises: SourceError.
+        """
         # The table and its columns may have other names by now, and others may have theirs.
         found = self.query(PRESENT_NAMES_SQL, (relation.oid,))
         present = {number: name for *_, number, name in found}
@@ -389,7 +401,10 @@ class PostgresCatalogue:
     # Transaction ids and WAL positions are PostgreSQL's own: other servers return None.
 
     def wal_end(self) -> int | None:
-        """Return the end of the written or replayed WAL, None without positions."""
+        """Return the end of the server's written WAL.
+
+        On a standby it is the end of the replayed WAL. None: the server has no positions.
+        """
         ((text,),) = self.query(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
             " ELSE pg_current_wal_lsn() END::text"
@@ -407,7 +422,10 @@ class PostgresCatalogue:
         return int(xid)
 
     def snapshot(self) -> str | None:
-        """Return the present snapshot's text, None if the server does not report it."""
+        """Return the present transaction's snapshot as text.
+
+        `SnapshotVisibility.of_snapshot` parses it. None: the server does not report visible transactions.
+        """
         ((text,),) = self.query("SELECT txid_current_snapshot()::text")
         return str(text)
 
@@ -442,13 +460,19 @@ class PostgresCatalogue:
     shows_transactions = True
 
     def data_type(self, oid: int) -> DataType | None:
-        """Return the type with its parts, None if it does not exist."""
+        """Return the type with that OID, including its parts.
+
+        None means that it does not exist, or was dropped.
+        """
         if oid not in self._types:
             self._load_types([oid])
         return self._types.get(oid)
 
     def refresh_types(self, oids: set[int]) -> None:
-        """Read user-defined types again: labels and attributes may have changed."""
+        """Read user-defined types and their parts again.
+
+        Enums get labels and composites change their attributes.
+        """
         old: dict[int, DataType] = {}
         for oid in oids:
             self._take_out(oid, old)
@@ -494,7 +518,10 @@ class PostgresCatalogue:
         return [NamedTable(schema, table, oid) for schema, table, oid, *_ in self.query(NAMES_SQL)]
 
     def numbers(self, *, via_root: bool) -> dict[int, tuple[str, str]]:
-        """Return OID → name of the tables that the stream names, by ``via_root``; cheap."""
+        """Return OID → name of every table that the stream names; cheap.
+
+        With ``via_root`` the stream names partitioned tables instead of their partitions.
+        """
         return {
             oid: (schema, table)
             for schema, table, oid, partition, partitioned in self.query(NAMES_SQL)
@@ -513,7 +540,10 @@ class PostgresCatalogue:
         )
 
     def name_version(self, oid: int) -> str | None:
-        """Return a text that changes with the table's name. None: the server has none."""
+        """Return a text that changes with the table's name.
+
+        None: the server has none.
+        """
         # A new name or schema writes the row type's entry, as only a new owner does otherwise.
         rows = self.query("SELECT xmin::text FROM pg_type WHERE typrelid = %s", (oid,))
         return str(rows[0][0]) if rows else ""
@@ -599,7 +629,10 @@ class PostgresCatalogue:
         ]
 
     def _defaults(self, oids: list[int]) -> dict[int, dict[int, str]]:
-        """Return OID → column number → its default's expression, without locked tables."""
+        """Return OID → column number → expression of its default.
+
+        Locked tables are left out.
+        """
         try:
             # In a transaction, the rollback ends the error and the lock timeout.
             with self.connection.transaction(force_rollback=True):

@@ -176,7 +176,10 @@ class ColumnNumbers:
         return cost + _RENAMED * (column.name in self._names)
 
     def _left_out(self, number: int, *, last: bool) -> float:
-        """Return the cost of ``number`` as no column's; ``last``: all have lower ones."""
+        """Return the cost of ``number`` being of no column of the wire.
+
+        ``last``: all columns of the wire have lower ones.
+        """
         now, known = self._now.get(number), number in self._then
         if number not in self._listed:
             return 0

@@ -129,7 +129,10 @@ class RelationDescriber:
         )
 
     def describe(self, wire: Relation) -> Relation:
-        """Complete ``wire`` by catalogue and memory. Raises: ConnectionLost, SourceError."""
+        """Return ``wire``, completed from the catalogue and memory.
+
+        Raises: ConnectionLost, SourceError.
+        """
         present, moment = self._present(wire)
         remembered = self._memory.get(wire.oid)
         types = self._types(wire, remembered)
@@ -189,7 +192,10 @@ class RelationDescriber:
         self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def _present(self, wire: Relation) -> tuple[CatalogTable | None, CatalogVersion]:
-        """Return the catalogue's table after ``wire`` is visible, and that moment."""
+        """Return the catalogue's table, read after ``wire`` is visible.
+
+        The second value is the moment of that read.
+        """
         oid, xid = wire.oid, wire.xid
         if xid and oid in self._described and self._catalogue.shows_transactions:
             found = self._ahead.again(oid, xid)
@@ -225,7 +231,10 @@ class RelationDescriber:
             self.valid_until[wire.oid] = self._catalogue.wal_end() or 0
 
     def renew(self, relation: Relation) -> Relation:
-        """Return a relation with its present data types, the same object if unchanged."""
+        """Return a described relation with its present data types.
+
+        The same object is returned if they have not changed.
+        """
         types = self._types(relation, relation)
         if all(types.get(column.type_oid) == column.data_type for column in relation.columns):
             return relation
@@ -336,7 +345,10 @@ class RelationDescriber:
             memory.put(msgspec.structs.replace(relation, xid=upcoming % WRAP))
 
     def _latest(self, moment: CatalogVersion, present: CatalogTable) -> CatalogVersion:
-        """Return ``moment`` with the server's order of later writers of ``present``."""
+        """Return ``moment`` with the server's order of commits.
+
+        Only writers of ``present`` with later ids are queried.
+        """
         writers = {xid for xid in (present.named, *present.writers) if moment.precedes(xid)}
         if not writers:
             return moment
@@ -479,7 +491,10 @@ def _present_now(columns: Iterable[Column], now: Relation) -> set[str]:
 
 
 def _of_keys(wire: Relation) -> list[bool]:
-    """Return for each column whether the wire has it in the key or identity index."""
+    """Return for each column whether the wire has it in a key.
+
+    The key is the primary key, or the index of an identity INDEX; its columns are never NULL.
+    """
     flags = identity_evidence(wire.identity) in (IdentityEvidence.KEY, IdentityEvidence.INDEX)
     stated = wire.wire_key or ()
     return [(flags and column.in_identity) or column.name in stated for column in wire.columns]

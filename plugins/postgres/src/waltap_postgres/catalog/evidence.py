@@ -358,7 +358,10 @@ class _CatalogAnswer:
 
 
 class NameResolutionCache:
-    """Answer as `NameResolution`. ``when_visible`` waits for a transaction's work."""
+    """Answer for one stream as `waltap.changes.decode.decoder.NameResolution`.
+
+    ``when_visible`` waits until the catalogue shows the work of a transaction.
+    """
 
     def __init__(
         self,
@@ -392,7 +395,10 @@ class NameResolutionCache:
         return True
 
     def of(self, schema: str, table: str, xid: int) -> Hashable:
-        """Return a value of the name's meaning for ``xid``. Raises: SourceError."""
+        """Return a value that identifies the name's meaning for ``xid``.
+
+        Raises: SourceError.
+        """
         name = schema, table
         if not self._catalogue.shows_transactions:
             return name

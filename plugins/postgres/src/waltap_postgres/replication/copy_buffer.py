@@ -36,7 +36,10 @@ _READY: Final = b"Z\0\0\0\5"
 
 
 class HeadedRows:
-    """Hold rows behind headers in a buffer until the caller asks for the next ones."""
+    """Hold rows in a reused buffer, each behind a header.
+
+    The rows are valid until the caller asks for the next ones.
+    """
 
     __slots__ = ("bounds", "buffer")
 
@@ -145,7 +148,10 @@ class CopyBuffer:
 
 
 def text_bounds(data: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any] | None":
-    """Return the bounds of leading rows and replace their heads, None without any."""
+    """Return the bounds of leading rows of text.
+
+    It replaces their heads. Returns None without any.
+    """
     behind = np.flatnonzero(data == ord("\n")) + 1
     bounds = np.concatenate(([0], behind))
     # A newline byte may be part of a header: no message is so short that one begins there.

@@ -392,7 +392,10 @@ def partitions(
 def foreign_tables(
     catalogue: PostgresCatalogue, pairs: list[tuple[str, str]]
 ) -> dict[tuple[str, str], str]:
-    """Return tables that this role does not own, so cannot publish, with their owners."""
+    """Return the tables that this role does not own, with their owners.
+
+    Only an owner may add a table to a publication.
+    """
     if not pairs:
         return {}
     rows = catalogue.query(
@@ -441,5 +444,8 @@ def _warn_uncovered(
 
 
 def members(captured: list[CatalogTable], *, via_root: bool) -> list[CatalogTable]:
-    """Return the tables whose names rows have: ``via_root`` roots, not partitions."""
+    """Return the tables under whose names the server sends rows.
+
+    ``via_root`` selects partitioned tables instead of their partitions.
+    """
     return [t for t in captured if not (t.partition if via_root else t.partitioned)]

@@ -274,7 +274,10 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
     columns: str | None = None
 
     def on(self, system_id: str) -> "Membership":
-        """Return the membership marked with its server, since OIDs are of one server."""
+        """Return the membership marked with its server.
+
+        OIDs and transactions of another server are no evidence.
+        """
         return msgspec.structs.replace(self, by=f"{system_id} {self.by}")
 
     @property
@@ -320,7 +323,10 @@ def _entries(how: str) -> list[_Entry]:
 
 
 def find_memberships(catalogue: PostgresCatalogue, names: Collection[str]) -> dict[str, Membership]:
-    """Return OID → membership in publications ``names``, without names in any."""
+    """Return OID → membership of the tables that ``names`` publish.
+
+    Without names every table is a member.
+    """
     others = OF_SCHEMAS if catalogue.version_num >= SCHEMAS else ""
     others += OF_PARTITIONS if catalogue.version_num >= ROOTS else ""
     query = MEMBERSHIPS.format(

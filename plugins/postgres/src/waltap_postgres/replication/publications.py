@@ -203,7 +203,10 @@ class PublicationSet:
         return error
 
     def _first_change(self) -> SourceError | None:
-        """Return why the first change cannot be decoded. Raises: SlotActive, SourceError."""
+        """Return why the slot's first change cannot be decoded.
+
+        Raises: SlotActive, SourceError.
+        """
         slot, name = self._properties.slot_name, self._properties.publication_name
         # A publication that is older than all that the slot can decode needs no check.
         if not self._catalogue.query(
@@ -235,7 +238,10 @@ class PublicationSet:
         return self.plan(new_slot=new_slot).statements if self._used else []
 
     def make(self, *, new_slot: bool = False) -> None:
-        """Create or change publications, if used. Raises: SourceError, OffsetError."""
+        """Create or change the publications, if the decoder uses any.
+
+        Raises: SourceError, OffsetError.
+        """
         if not self._used:
             return
         plan = self.plan(new_slot=new_slot)
@@ -261,7 +267,10 @@ class PublicationSet:
         return 0.0
 
     def completeness(self) -> PublicationCompleteness:
-        """Return the tables that the stream has in full, none without a publication."""
+        """Return the tables of which the stream has every change.
+
+        Nothing is known without a publication.
+        """
         decoder = self._context.decoder
         options = {name.rpartition(".")[2]: value for name, value in decoder.options.items()}
         options.update(self._properties.stream_params)
@@ -364,7 +373,10 @@ class PublicationSet:
         return set(table_ids) - published_by_any(self._catalogue, names)
 
     def unsent(self) -> set[tuple[str, str]]:
-        """Return the plan's incompletely published tables, none if a start is refused."""
+        """Return the plan's incompletely published tables.
+
+        None are returned where a start would be refused.
+        """
         return self._planned().unsent
 
     def memberships(self) -> dict[str, Membership]:
@@ -401,7 +413,10 @@ class PublicationSet:
         return frozenset(found | rewritten(self._connection, moved, before))
 
     def writers(self, table: str) -> frozenset[str]:
-        """Return the open transactions that may have written to the table of an OID."""
+        """Return the open transactions that may have written to a table.
+
+        ``table`` is its OID.
+        """
         if not self._used:
             return frozenset()
         return frozenset(row[0] for row in self._catalogue.query(WRITERS, (table,)))

@@ -158,7 +158,10 @@ def session_role(*, leased: bool) -> str:
 
 
 def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SourceError:
-    """Return the error that names a busy slot's process. Raises: SourceError."""
+    """Return the error that names a busy slot's process.
+
+    Raises: SourceError.
+    """
     rows = catalogue.query(
         "SELECT application_name, host(client_addr) FROM pg_stat_activity WHERE pid = %s",
         (slot.active_pid,),
@@ -171,7 +174,10 @@ def slot_in_use(catalogue: PostgresCatalogue, slot: ReplicationSlot) -> SourceEr
 
 
 def failover_refusal(catalogue: PostgresCatalogue, *, standby: bool) -> SourceError | None:
-    """Return why ``slot.failover`` is unavailable, None if it is not or not wanted."""
+    """Return why ``slot.failover`` is unavailable.
+
+    None means that it is available or not wanted.
+    """
     if not catalogue.properties.slot_failover:
         return None
     if catalogue.version_num < FAILOVER_SINCE:
@@ -211,13 +217,19 @@ class SlotAdmin:
         return [ReplicationSlot(**dict(zip(fields, row, strict=True))) for row in rows]
 
     def disk(self) -> tuple[int, int] | None:
-        """Return size and free bytes of the WAL's disk, None if it is not visible here."""
+        """Return size and free bytes of the disk with the server's WAL.
+
+        None means that this machine cannot see the disk. Raises: SourceError.
+        """
         if self._wal_folder is None:
             self._wal_folder = wal_folder(self.catalogue)
         return wal_disk(self._wal_folder)
 
     def xmin(self, name: str) -> int | None:
-        """Return ``catalog_xmin``, at most ``xmin.fetch.interval.ms`` old, or None."""
+        """Return the slot's ``catalog_xmin``, None if it has none.
+
+        The value is at most ``xmin.fetch.interval.ms`` old. Raises: SourceError.
+        """
         interval_s = self.properties.xmin_fetch_interval_ms / 1000
         if time.monotonic() >= self._xmin_due:
             rows = self.catalogue.query(
@@ -281,11 +293,17 @@ class SlotAdmin:
         return f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL "{plugin}" {tail}'
 
     def start_sql(self, name: str, lsn: int, options: dict[str, str]) -> str:
-        """Return the command that streams after ``lsn`` with the plugin's ``options``."""
+        """Return the command that streams a slot after ``lsn``.
+
+        ``options`` go to the output plugin.
+        """
         return start_replication_sql(name, lsn, options)
 
     def refuse_failover(self) -> None:
-        """Refuse an impossible slot.failover. Raises: FailoverUnavailable, SourceError."""
+        """Raise FailoverUnavailable if the server cannot do ``slot.failover``.
+
+        Raises: SourceError.
+        """
         if self.properties.slot_failover:
             standby = self.catalogue.standby()
             refusal = failover_refusal(self.catalogue, standby=standby)
@@ -293,7 +311,10 @@ class SlotAdmin:
                 raise refusal
 
     def set_failover(self, session: PostgresSession, name: str) -> None:
-        """Have the server copy a slot without a reader to standbys. Raises: SourceError."""
+        """Turn on failover for a slot without a reader.
+
+        The server then copies it to standbys. Raises: SourceError.
+        """
         session.execute(f'ALTER_REPLICATION_SLOT "{name}" (FAILOVER true)')
 
     def drop(self, name: str, ours: Collection[int] = ()) -> bool:
@@ -403,7 +424,10 @@ class SlotAdmin:
             self.catalogue.query("SELECT pg_terminate_backend(%s)", (slot.active_pid,))
 
     def wait_notice(self, name: str) -> Callable[[float], None]:
-        """Return a callback that logs once why a new slot waits; it gets the seconds."""
+        """Return a callback that logs once why a new slot waits.
+
+        The caller passes it the seconds since the creation began.
+        """
         reported = False
 
         def notice(seconds: float) -> None:

@@ -72,7 +72,10 @@ class ReplicationTransport(abc.ABC):
 
     @abc.abstractmethod
     def read(self, timeout: float) -> Sequence[Frame]:
-        """Return frames, none after ``timeout`` s. Raises: ConnectionLost, SourceError."""
+        """Return the arrived frames, none after ``timeout`` seconds.
+
+        Raises: ConnectionLost, SourceError.
+        """
 
     @abc.abstractmethod
     def send(self, message: bytes) -> None:
@@ -101,7 +104,10 @@ class ReplicationTransport(abc.ABC):
 
 
 class SocketTransport(ReplicationTransport):
-    """Read the socket of an idle libpq connection; libpq only closes it."""
+    """Read the socket of an idle libpq connection directly.
+
+    Only closing the connection uses libpq.
+    """
 
     def __init__(self, session: PostgresSession) -> None:
         super().__init__(session)

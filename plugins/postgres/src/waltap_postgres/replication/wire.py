@@ -92,7 +92,10 @@ class _PartialMessage:
         return self._need - self._have if self._chunks or self._large is not None else 0
 
     def take_large(self) -> bytearray | None:
-        """Return the large message that `add` completed, with its header, or None."""
+        """Return the large message that `add` has just completed.
+
+        It includes its header; None without such a message.
+        """
         large, self._large = self._large, None
         return large
 
@@ -132,7 +135,10 @@ class ReplicationSplitter:
         self._pieces = _PartialMessage(large_bytes)
 
     def split(self, data: bytes) -> Sequence[Frame]:
-        """Return the frames that ``data`` completes. Raises: CopyEnded, DecodeError."""
+        """Return the frames that ``data`` completes.
+
+        Raises: CopyEnded; DecodeError for bytes that are no such stream.
+        """
         buffer = self._pieces.add(data)
         frames: list[Frame] = []
         if buffer is None:
@@ -280,11 +286,17 @@ class CopySplitter:
 
     @property
     def missing(self) -> int:
-        """Return the known missing bytes of a message that has begun, 0 without one."""
+        """Return the known missing bytes of a message that has begun.
+
+        0 means that none has begun.
+        """
         return self._pieces.missing
 
     def split(self, data: bytes) -> list[bytes]:
-        """Return the completed payloads; set ``done`` at the end. Raises: CopyEnded."""
+        """Return the CopyData payloads that ``data`` completes.
+
+        Sets ``done`` when the command is over. Raises: CopyEnded with the server's error.
+        """
         buffer = self._pieces.add(data)
         payloads: list[bytes] = []
         if buffer is None:

@@ -172,7 +172,10 @@ def _timestamp(zone: str | None) -> FieldReader:
 
 
 def timestamp_text(micros: int, offset: str) -> str:
-    """Return the text of the time ``micros`` after 2000-01-01; ``offset`` follows it."""
+    """Return the time ``micros`` after 2000-01-01 as PostgreSQL prints it.
+
+    ``offset`` follows the time of a column with a time zone, in UTC.
+    """
     if micros in _INFINITE_MICROS:
         return _INFINITE_MICROS[micros]
     days, rest = divmod(micros + _EPOCH_MICROS, DAY_MICROS)

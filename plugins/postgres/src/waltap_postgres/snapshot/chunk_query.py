@@ -302,7 +302,10 @@ class PostgresChunks:
         return read is not None and read.files == now.files
 
     def _begun(self, limit_ms: int) -> PostgresSession:
-        """Return the session in a read-only transaction, ``limit_ms`` for a statement."""
+        """Return the reading session in a read-only transaction.
+
+        A statement may take ``limit_ms``, 0 for no limit, and wait `LOCK_MS` for a lock.
+        """
         if self._session is None:
             self._session = PostgresSession(
                 self._properties, role="incremental snapshot", watch=self._watch

@@ -273,7 +273,10 @@ class ConditionCheck:
         return before in {"from", "only"} and _at(words, at + 3) != "("
 
     def _names_of_the_table(self, words: Words) -> set[str]:
-        """Return the names that may precede a column: the table's and its aliases."""
+        """Return the names that may precede a column.
+
+        They are the table's name and its aliases in a SELECT.
+        """
         found = {self.relation.table}
         for at in range(len(words)):
             if self._begins_table(words, at) and _at(words, at - 1).lower() in {"from", "only"}:

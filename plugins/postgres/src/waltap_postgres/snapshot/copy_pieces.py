@@ -131,7 +131,10 @@ _STAND_IN: Final = "\x01"
 
 
 def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
-    """Return ``rows`` as a block, None if `copy_rows` must read or refuse them."""
+    """Return ``rows`` as a block of ``count`` rows and ``width`` columns.
+
+    None means that `copy_text` must read them, or report their damage.
+    """
     headed = isinstance(rows, HeadedRows)
     data = memoryview(rows.buffer)[: rows.size] if isinstance(rows, HeadedRows) else rows
     if not width or len(data) > MOST_BYTES or data[-1:] != b"\n":
@@ -358,7 +361,10 @@ def copy_pieces(
 def pieces_of(
     portions: Iterator[HeadedRows | bytes], width: int, most: int
 ) -> Iterator[tuple[Sequence[Tuple], int]]:
-    """Yield pieces and sizes of a COPY's portions. Raises: DecodeError."""
+    """Yield pieces and their sizes from the ``portions`` of a COPY.
+
+    A portion may end anywhere. Raises: DecodeError, as `copy_rows`.
+    """
     buffered: list[bytes] = []
     rows = size = offset = 0
     for portion in filter(len, portions):
@@ -404,7 +410,10 @@ def _sliced(rows: Sequence[Tuple], most: int, size: int) -> Iterator[tuple[Seque
 
 
 def _cut(buffered: list[bytes], rows: int) -> bytes:
-    """Remove and return the last ``rows`` rows, with an incomplete one after them."""
+    """Remove the last ``rows`` rows from ``buffered`` and return them.
+
+    The start of an incomplete row after them is included.
+    """
     data = b"".join(buffered) if len(buffered) > 1 else buffered[0]
     end = len(data)
     for _ in range(rows + 1):
@@ -430,7 +439,10 @@ def _pieces(
 
 
 def reordered(rows: Sequence[Tuple], indexes: Sequence[int | None]) -> Sequence[Tuple]:
-    """Return ``rows`` with the columns of ``indexes``, None where an index is None."""
+    """Return ``rows`` with the columns of ``indexes``.
+
+    A value is None where the index is None.
+    """
     if isinstance(rows, RowBlock) and None not in indexes:
         return rows.chosen([index for index in indexes if index is not None])
     return [tuple(None if index is None else row[index] for index in indexes) for row in rows]

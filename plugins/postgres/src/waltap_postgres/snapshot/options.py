@@ -21,7 +21,10 @@ TEXT: Final = str | None
 
 
 class SnapshotOptions:
-    """Combine the profile with the snapshot mode, for the start that `about` sets."""
+    """Combine the profile with the snapshot mode and its plugins.
+
+    `about` sets the start that the answers are for.
+    """
 
     def __init__(
         self, properties: PostgresProperties, context: ConnectorContext, narrowed: Narrowed
@@ -43,7 +46,10 @@ class SnapshotOptions:
         return self._start is None or _answer(self._mode, "reads", bool, relation, self._start)
 
     def targets(self, tables: Sequence[CatalogTable], *, deep: bool) -> list[SnapshotTable]:
-        """Return the published parts of tables, with ``deep`` of their children too."""
+        """Return the published parts of tables as targets.
+
+        ``deep`` includes the children of tables that are not partitioned.
+        """
         narrowed = self._narrowed()
         return [
             SnapshotTable.of(
@@ -55,7 +61,10 @@ class SnapshotOptions:
         ]
 
     def statements(self, targets: Sequence[SnapshotTable]) -> dict[str, str]:
-        """Return schema.table → SELECT of published rows. Raises: SnapshotModeUnclear."""
+        """Return schema.table → SELECT of the tables that have one.
+
+        The SELECTs return only published rows. Raises: SnapshotModeUnclear.
+        """
         found = {}
         for target in targets:
             name = target.table.relation.name
@@ -66,7 +75,10 @@ class SnapshotOptions:
         return found
 
     def chosen(self, target: SnapshotTable) -> str | None:
-        """Return the mode's SELECT of published rows or None. Raises: SnapshotModeUnclear."""
+        """Return the mode's own SELECT for a table, None without any.
+
+        It returns only published rows. Raises: SnapshotModeUnclear.
+        """
         if self._start is None:
             return None
         given = _answer(self._query, "query", TEXT, target.table.relation, self._start)

@@ -86,7 +86,10 @@ class ParallelReading:
         self._closed = False
 
     def pieces(self) -> Generator[SnapshotRows]:
-        """Yield pieces in the tasks' order. Raises: a thread's first error; StopRequested."""
+        """Yield the pieces in the order of the tasks.
+
+        Raises: the first error of a thread; StopRequested.
+        """
         threads = [
             threading.Thread(target=self._run, name=f"waltap snapshot {number}", daemon=True)
             for number in range(self._count)

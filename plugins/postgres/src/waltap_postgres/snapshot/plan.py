@@ -142,7 +142,10 @@ class ReadTask:
         resumable: bool = False,
         restarts: bool = False,
     ) -> None:
-        """Keep the tables. The first piece gets ``begins``, each ``visible``."""
+        """Keep the tables and the flags of their pieces.
+
+        ``begins`` is set on the first piece, ``visible`` on each (`SnapshotRows.visible`).
+        """
         self.targets, self.parts = tuple(targets), tuple(parts)
         # ``visible`` of a table from an earlier run is its basis. ``begun``: the sink may already
         # have rows of the table. ``resumed``: it has some chunks, which are not read again.
@@ -287,7 +290,10 @@ class SnapshotPlanner:
         targets: Sequence[SnapshotTable],
         sizes: dict[int, TableSize],
     ) -> list[SnapshotTable]:
-        """Return the targets by number of rows: counted if small or never analysed."""
+        """Return the targets ordered by their number of rows.
+
+        Small tables, and tables that were never analysed, are counted; others are estimated.
+        """
         rows: dict[int, int] = {}
         for target in targets:
             size, estimate = sizes.get(target.oid), target.table.estimate
@@ -298,7 +304,10 @@ class SnapshotPlanner:
         return sorted(targets, key=lambda t: -rows[t.oid] if down else rows[t.oid])
 
     def _count(self, transaction: ReadingTransaction, target: SnapshotTable) -> int | None:
-        """Return a table's number of rows, None if a lock or privilege prevents it."""
+        """Return a table's number of rows.
+
+        None means that a lock or a missing privilege prevents the count.
+        """
         query = f"SELECT count(*)::text FROM {transaction.source(target)}"
         rows = transaction.attempt(query, LOCK_WAIT_MS)
         return None if rows is None else int(rows[0][0] or 0)
@@ -316,7 +325,10 @@ class SnapshotPlanner:
     def ranges(
         self, transaction: ReadingTransaction, target: SnapshotTable, size: TableSize, count: int
     ) -> tuple[Range, ...]:
-        """Return about ``count`` ranges; with fewer than two the table is read whole."""
+        """Return about ``count`` ranges of a table.
+
+        A table with fewer than two ranges is read whole.
+        """
         if size.heap and not target.deep and self.now.version_num >= TID_RANGES:
             count = min(count, max(1, size.blocks // LEAST_BLOCKS))
             count = min(max(count, size.blocks // RANGE_BLOCKS), MOST_RANGES)

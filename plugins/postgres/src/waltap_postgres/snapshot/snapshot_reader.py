@@ -484,7 +484,10 @@ class SnapshotReader:
     def requested(
         self, requests: Sequence[SnapshotRequest], refused: Refused
     ) -> RequestedTables | None:
-        """Open a snapshot of a signal's tables, as `TableReadingSource.read_tables`."""
+        """Open a snapshot of a signal's tables.
+
+        Return and raise as `TableReadingSource.read_tables`.
+        """
         asked = {(request.schema, request.table): request for request in requests}
         if self._requested is not None:
             self._requested.close()

@@ -54,7 +54,10 @@ class SnapshotPoint:
 def snapshot_tables(
     captured: list[CatalogTable], properties: PostgresProperties, patterns: tuple[str, ...]
 ) -> list[CatalogTable]:
-    """Return the tables that a snapshot reads, in the order of include ``patterns``."""
+    """Return the tables that a snapshot reads, in order.
+
+    ``patterns`` is ``table.include.list``.
+    """
     wanted = [java_pattern(p) for p in properties.snapshot_include_collection_list]
     chosen = [
         t for t in captured if not wanted or any(w.fullmatch(t.relation.name) for w in wanted)
@@ -112,7 +115,10 @@ class TablesReader:
         self._typed_columns = typed_columns
 
     def read(self, work: ReadTask) -> Generator[SnapshotRows]:
-        """Yield unmarked rows. Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost."""
+        """Yield the rows of a task without markers.
+
+        Raises: SnapshotReadFailed, TableOvertaken, ConnectionLost.
+        """
         yield from self._parts(work) if work.parts else self._group(work, work.targets)
 
     def _parts(self, work: ReadTask) -> Iterator[SnapshotRows]:

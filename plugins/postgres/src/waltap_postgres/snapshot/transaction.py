@@ -117,7 +117,10 @@ class CatalogShape(msgspec.Struct, frozen=True):
 
 
 def shapes(catalogue: PostgresCatalogue, tables: Mapping[int, bool]) -> dict[int, CatalogShape]:
-    """Return OID → shape of the existing tables, some with their children's files."""
+    """Return OID → shape of the existing tables.
+
+    ``tables`` is OID → whether the shape includes the files of the table's children.
+    """
     oids, deep = list(tables), [oid for oid, children in tables.items() if children]
     return {
         oid: CatalogShape(
@@ -203,7 +206,10 @@ class ReadingTransaction:
         )
 
     def begin(self, given: str | None, isolation: str) -> None:
-        """Begin in snapshot ``given`` or a new one. Raises: SourceError, ConnectionLost."""
+        """Begin in the snapshot ``given``, or in a new one.
+
+        Raises: SourceError; ConnectionLost if the exporting connection has ended.
+        """
         self.start(isolation)
         if given is not None:
             self.use_snapshot(given)
@@ -293,7 +299,10 @@ class ReadingTransaction:
                 )
 
     def hold(self, targets: Sequence[SnapshotTable]) -> dict[int, CatalogShape]:
-        """Lock tables and return their present shapes by OID. Raises: SourceError."""
+        """Lock tables and return their present shapes by OID.
+
+        Raises: SourceError, which does not say for which of several tables.
+        """
         known = {t.oid: self.then[t.oid] for t in targets if t.oid in self.then}
         self.session.execute("SAVEPOINT waltap_tables")
         # A name can change between its query and its lock, so the locked table may be another.

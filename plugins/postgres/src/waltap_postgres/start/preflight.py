@@ -113,7 +113,10 @@ SELECT concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote
 
 
 class PreflightChecks:
-    """Check one start without changing the server. Methods raise ConnectionLost."""
+    """Check one start without changing the server.
+
+    Every method raises: ConnectionLost.
+    """
 
     def __init__(
         self,
@@ -284,7 +287,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck.failed("encoding", EncodingNotConverted(problem))]
 
     def _primary(self) -> str | None:
-        """Return the address of a standby's primary, None if it is hidden from this role."""
+        """Return the address of a standby's primary.
+
+        None means that the standby hides it from this role.
+        """
         rows = self.catalogue.query(
             "SELECT sender_host, sender_port FROM pg_stat_wal_receiver WHERE sender_host IS NOT NULL"
         )
@@ -367,7 +373,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
     def _uncovered(
         self, plan: PublicationPlan, misnamed: Collection[tuple[str, str]]
     ) -> list[PreflightCheck]:
-        """Report captured tables that stay unpublished, except ``misnamed`` ones."""
+        """Report captured tables that stay unpublished after the start.
+
+        Changes of ``misnamed`` tables come under other names.
+        """
         name = self.properties.publication_name
         if plan.statements or self.properties.publication_autocreate_mode == "filtered":
             return []
@@ -397,7 +406,10 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         ]
 
     def _identities(self, plan: PublicationPlan | None) -> list[PreflightCheck]:
-        """Check each table's replica identity; without ``plan`` no UPDATE is refused."""
+        """Check the replica identity of each captured table.
+
+        Without ``plan`` nothing is published, so the server refuses no UPDATE.
+        """
         found = []
         for table in self.captured:
             effect = "" if table.supports_updates else _of_publication(plan)
@@ -637,7 +649,10 @@ def _of_publication(plan: PublicationPlan | None) -> str:
 def tables_unreadable(
     catalogue: PostgresCatalogue, tables: list[CatalogTable]
 ) -> SourceError | None:
-    """Return the error for tables that a snapshot cannot read, None without any."""
+    """Return the error for tables that a snapshot cannot read.
+
+    None means that it can read them all.
+    """
     relations = catalogue.unreadable([table.relation for table in tables])
     if not relations:
         return None

@@ -26,7 +26,10 @@ BELIEVES_SLOT = frozenset({"trust_slot", "trust_greater_lsn"})
 
 
 class ResumeCheck:
-    """Compare offset, slot and server. ``history`` returns a timeline's history file."""
+    """Compare offset, slot and server.
+
+    ``history`` returns a timeline's history file; it is called only after a change of timeline.
+    """
 
     def __init__(
         self, catalogue: PostgresCatalogue, server: ServerInfo, history: Callable[[int], str]
@@ -37,7 +40,10 @@ class ResumeCheck:
         self._here = (server.system_id, properties.dbname, properties.slot_name)
 
     def present(self, offset: Offset, slot: ReplicationSlot | None) -> Offset:
-        """Return the offset with a renamed database's present name. Raises: SourceError."""
+        """Return the offset with the present name of a renamed database.
+
+        Raises: SourceError.
+        """
         # A slot made later than the offset is behind a gap.
         (system_id, database, name), then = self._here, offset.sole
         ours = (then.system_id, then.slot) == (system_id, name)
@@ -127,7 +133,10 @@ class ResumeCheck:
         )
 
     def _earlier(self, offset: Offset) -> OffsetError | None:
-        """Return the error for a restored server, which never had the offset's WAL."""
+        """Return the error for a server that never had the offset's WAL.
+
+        Such a server was restored from a copy.
+        """
         end_lsn, wal_end = offset.sole.position.end_lsn, self._catalogue.wal_end()
         if offset.sole.timeline > self._server.timeline:
             return OtherServer(
@@ -179,7 +188,10 @@ class ResumeCheck:
         )
 
     def _parted_from(self, timeline: int) -> int | None:
-        """Return the LSN at which the server left ``timeline``, None if never on it."""
+        """Return the LSN at which the server left ``timeline``.
+
+        None means that it was never on it.
+        """
         # A line of the file has the timeline, the LSN at which the next one began, and a reason.
         for line in self._history(self._server.timeline).splitlines():
             words = line.split()

@@ -25,7 +25,10 @@ from waltap_postgres.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedService:
-    """Describe a hosting service, whose servers have at least one of its objects."""
+    """Describe one hosting service, and a server that it hosts.
+
+    One setting, role, schema or function of the service is enough to recognise a server.
+    """
 
     name: str
     # Objects that only the service's servers have.
@@ -168,7 +171,10 @@ def server_settings(
 
 
 def wal_level_remedy(setting: ServerSetting | None, hosting: HostedService | None = None) -> str:
-    """Return the SQL and restart, or the service's switch, for ``wal_level`` logical."""
+    """Return the instruction that sets ``wal_level`` to logical.
+
+    It is SQL and a restart, or the restart alone; for a hosted server, the service's own switch.
+    """
     if hosting is not None:
         return hosting.wal_level_remedy()
     if setting is None or not setting.waiting:
@@ -185,7 +191,10 @@ def wal_level_remedy(setting: ServerSetting | None, hosting: HostedService | Non
 
 @contextmanager
 def wal_level_explained(catalogue: PostgresCatalogue) -> Iterator[None]:
-    """Raise WalLevelTooLow with its remedy, which may be a restart alone."""
+    """Add the remedy to a refusal for ``wal_level``.
+
+    It says whether only a restart is missing. Raises: WalLevelTooLow.
+    """
     try:
         yield
     except WalLevelTooLow as error:
@@ -299,7 +308,10 @@ StandbyCannotDecode = SourceError.define("StandbyCannotDecode", "WT-2124")
 
 
 def standby(version_num: int, receives_from: str | None) -> list[PreflightCheck]:
-    """Check that a standby can decode. ``receives_from`` is its primary, if known."""
+    """Check that a standby can decode.
+
+    ``receives_from`` is the address of its primary, if known.
+    """
     if version_num >= 160000:
         return [PreflightCheck.ok("standby", "decodes while it is in recovery")]
     found = f"PostgreSQL {version_num // 10000} does not decode on a standby, and this is one"
@@ -335,7 +347,10 @@ def output_plugin(settings: dict[str, str], plugin: str) -> PreflightCheck:
 
 
 def writer_delay(settings: dict[str, str], lazy: list[str]) -> list[PreflightCheck]:
-    """Check delays of changes. ``lazy`` are names with ``synchronous_commit = off``."""
+    """Check settings that delay changes before the stream can send them.
+
+    ``lazy`` are the roles and databases with ``synchronous_commit = off``.
+    """
     delays = []
     # The stream sends only WAL that is on disk. Commits that do not wait for the disk are written
     # up to three times wal_writer_delay later.

@@ -67,7 +67,10 @@ class StartupPlan:
 
     @property
     def exports(self) -> bool:
-        """Return whether a new slot exports the snapshot in which rows are read."""
+        """Return whether a new slot is made that exports a snapshot.
+
+        The rows are then read in the exported snapshot.
+        """
         return self.stream and not self.resumes and (self.slot is None or self.new_slot)
 
 
@@ -260,7 +263,10 @@ def log_loss(decision: StartupPlan, slot: str) -> None:
 
 
 def given_up(context: ConnectorContext, slot: str, error: SourceError) -> SourceError:
-    """Return the error for an unreadable slot, which a reconnect may create again."""
+    """Return the error for a slot that can no longer be read.
+
+    Where a reconnect takes a new snapshot after a lost position, it creates the slot again.
+    """
     known = SnapshotFacts(
         offset=True, snapshot_incomplete=False, position_available=False, reconnects=True
     )
@@ -301,7 +307,10 @@ def unfit(slot: ReplicationSlot, *, plugin: str, database: str) -> SourceError |
 
 
 def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
-    """Return whether this start takes over a foreign slot. Raises: SlotNotOurs."""
+    """Return whether this start takes over a foreign slot.
+
+    Raises SlotNotOurs where the operator has not allowed it.
+    """
     # A temporary slot ends with the connection that made it.
     if slot.temporary or situation.known:
         return False

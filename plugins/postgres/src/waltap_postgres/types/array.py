@@ -103,7 +103,10 @@ Nested = list[Any]
 
 
 def parse_array(text: str, delimiter: str = ",") -> Nested:
-    """Return the elements of an array's text, without bounds. Raises: ValueError."""
+    """Return the elements of an array's text.
+
+    Bounds before ``=`` are dropped. Raises ValueError for text that is no array.
+    """
     at = text.find("{") if text[:1] == "[" else 0
     if text[at : at + 1] != "{" or text[-1:] != "}":
         raise ValueError("malformed array")
@@ -198,7 +201,10 @@ def is_array(data_type: DataType) -> bool:
 
 
 def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> object:
-    """Return the placeholder of an unchanged array, None where Debezium has none."""
+    """Return the placeholder of an unchanged array.
+
+    None means that Debezium has no placeholder that fits the items.
+    """
     placeholder = options.unavailable_value_placeholder
     text = placeholder_text(options)
     match name:
@@ -253,7 +259,10 @@ def build_array(column: Column, mapper: TypeMapper) -> ColumnMapping | None:
 
 
 def _by_label(reader: "_ArrayReader", element_type: DataType) -> JsonExpression | None:
-    """Return an expression of the present labels for arrays of an enum, or None."""
+    """Return an expression for arrays of an enum, or None.
+
+    The expression knows only the present labels, like the enum's own.
+    """
     if element_type.kind is not TypeKind.ENUM:
         return None
     name = f"array_of_labels_{next(_NUMBERS)}"

@@ -45,7 +45,10 @@ def _standard(data: bytes) -> str:
 def binary_form(
     options: TypeOptions, read: Callable[[str], bytes], arrow: ArrowMapping
 ) -> ValueForm:
-    """Return the form under ``binary.handling.mode`` of bytes that ``read`` returns."""
+    """Return the form of bytes under ``binary.handling.mode``.
+
+    ``read`` takes the bytes from the text.
+    """
     match options.binary_handling_mode:
         case "base64":
             encode: Callable[[bytes], str] = _standard

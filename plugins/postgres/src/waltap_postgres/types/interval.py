@@ -33,7 +33,10 @@ class Interval(NamedTuple):
 
 
 def parse_interval(text: str) -> Interval:
-    """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``. Raises: ValueError."""
+    """Return the parts of ``1 year 2 mons -3 days +04:05:06.7``.
+
+    Raises ValueError for other text.
+    """
     months = days = micros = 0
     words = text.split()
     if not words:

@@ -24,7 +24,10 @@ from waltap_postgres.types.builtin import builtin_name
 
 
 class _BooleanTexts(dict[str, str]):
-    """Map ``t`` and ``f`` to JSON; other text raises ValueError instead of KeyError."""
+    """Map ``t`` and ``f`` to JSON.
+
+    Any other text raises ValueError instead of KeyError.
+    """
 
     def __missing__(self, text: str) -> str:
         raise ValueError("boolean is neither t nor f")
@@ -38,7 +41,10 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullm
 
 
 def whole_json(text: str) -> str:
-    """Return the JSON of an integer, which is its text. Raises: ValueError."""
+    """Return the JSON of an integer, which is its text.
+
+    Raises ValueError for any other text.
+    """
     if text != "0" and _INTEGER(text) is None:
         raise ValueError("integer is not digits")
     return text
@@ -103,7 +109,10 @@ def _double_json(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a finite number's text unchanged. Raises: ValueError."""
+    """Return the text of a number unchanged.
+
+    Raises ValueError for any other text, and for a number that would be infinity.
+    """
     # Only an exponent or very many digits can lead beyond the largest number.
     if _NUMBER(text) is None or ((len(text) > 38 or "e" in text) and math.isinf(float(text))):
         raise ValueError("floating-point number is not digits of a finite number")

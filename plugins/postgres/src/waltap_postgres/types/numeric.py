@@ -56,7 +56,10 @@ def _base64(number: int) -> str:
 
 
 def _unscaled(text: str, scale: int) -> int:
-    """Return the value times 10**scale. Raises: ValueError if that is not whole."""
+    """Return the value times 10**scale.
+
+    Raises ValueError where that is no whole number.
+    """
     number = Decimal(text)
     if not number.is_finite():
         raise ValueError("numeric is not a number")
@@ -173,7 +176,10 @@ def _variable_connect(misfit: OutOfRange) -> Callable[[str], object]:
 
 
 def _string_connect(scale: int | None) -> Callable[[str], str]:
-    """Return text → text at the column's scale, unchanged without a scale."""
+    """Return text → text at the column's scale.
+
+    Without a scale the digits stay unchanged.
+    """
 
     def plain(text: str) -> str:
         special = SPECIAL.get(text)
@@ -298,7 +304,10 @@ _MONEY_SIGNS = str.maketrans("", "", "$, ")
 
 
 def _money(text: str) -> Decimal:
-    """Return the amount of ``-$1,234.56`` or ``($1.00)``, under ``lc_monetary=C``."""
+    """Return the amount of a money text: ``-$1,234.56``, ``($1.00)``.
+
+    The text is printed under ``lc_monetary=C``.
+    """
     negative = "-" in text or text[:1] == "("
     try:
         amount = Decimal(text.translate(_MONEY_SIGNS).strip("-()"))

@@ -39,7 +39,10 @@ _CACHED_DAYS = 65_536
 
 
 class _EpochDays(dict[str, int]):
-    """Map ``YYYY-MM-DD`` to seconds since 1970, filled on use, emptied when full."""
+    """Map ``YYYY-MM-DD`` to the seconds since 1970 at its midnight.
+
+    The map is filled on use and emptied when full.
+    """
 
     def __missing__(self, text: str) -> int:
         # Other widths are BC or far years, which need `parse_day`.
@@ -183,7 +186,10 @@ def _schema(kind: ConnectKind, name: str) -> Schema:
 
 
 class _DateNumbers(dict[str, str]):
-    """Map a date's text to JSON, filled on use, emptied when full."""
+    """Map a date's text to JSON.
+
+    The map is filled on use and emptied when full. There is one for each form of infinity.
+    """
 
     def __init__(self, convert: Callable[[str], str]) -> None:
         super().__init__()
@@ -368,7 +374,10 @@ def _near_micros(text: str) -> int:
 def _number_converter(
     unit: str, misfit: OutOfRange
 ) -> tuple[Callable[[str], str], Callable[[str], object]]:
-    """Return text → JSON and text → Connect number; beyond int64 are misfits."""
+    """Return text → JSON and text → Connect number of a unit.
+
+    Numbers beyond int64 are misfits.
+    """
     _, multiplier, divisor = _TIMESTAMP_UNITS[unit]
 
     def far(text: str) -> int | None:

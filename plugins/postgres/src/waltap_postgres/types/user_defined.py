@@ -38,7 +38,10 @@ _OTHERWISE = "a composite value with other attributes than its type has now"
 
 
 def parse_record(text: str) -> list[str | None]:
-    """Return the texts of the attributes of ``(1,"a b",)``. Raises: ValueError."""
+    """Return the texts of the attributes of ``(1,"a b",)``.
+
+    Raises ValueError for other text.
+    """
     if len(text) < 2 or text[0] != "(" or text[-1] != ")":
         raise ValueError("malformed composite value")
     if '"' not in text and "\\" not in text:
@@ -80,7 +83,10 @@ class _CompositeAttributes:
     grown: bool
 
     def parse(self, text: str) -> list[str | None]:
-        """Return the text of each attribute. Raises: ValueError for other attributes."""
+        """Return the text of each attribute.
+
+        Raises ValueError for a value with other attributes.
+        """
         parts = parse_record(text)
         short = len(self.names) - len(parts)
         if short < 0 or (short and not self.grown):
@@ -132,7 +138,10 @@ class _CompositeAttributes:
 
 
 def composite_mapping(column: Column, mapper: TypeMapper) -> ColumnMapping:
-    """Map a composite type to a struct; attributes without a mapping are texts."""
+    """Map a column of a composite type to a struct.
+
+    Attributes of types without a mapping are texts.
+    """
     assert column.data_type is not None
     known = _attributes(column.data_type, mapper)
     fields = tuple(

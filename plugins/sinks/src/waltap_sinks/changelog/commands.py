@@ -181,7 +181,10 @@ def _commit_ms(step: Manifest) -> int | None:
 
 
 def _log(path: str) -> ChangeLog:
-    """Return the change log at or below ``path``. Raises: as `named_store`."""
+    """Return the change log at or below ``path``.
+
+    Raises: ChangeLogMissing, and as `named_store`.
+    """
     log = ChangeLog(named_store(path))
     if log.exists():
         return log

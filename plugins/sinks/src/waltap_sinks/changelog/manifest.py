@@ -80,7 +80,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Describe rows of one table version; several entries of a table are in order."""
+    """Describe the rows that a manifest adds to one table version.
+
+    A table whose schema changed has several entries in order.
+    """
 
     schema: str
     table: str
@@ -238,7 +241,10 @@ def written_before(buckets: Iterable[str], before: str) -> list[str]:
 
 
 def manifest_name(previous: LogPosition, log_position: LogPosition) -> str:
-    """Return a manifest's name. Names of one epoch sort in the log's order."""
+    """Return the name of the manifest from ``previous`` to ``log_position``.
+
+    Names of one epoch sort in the log's order.
+    """
     start = previous.end_lsn if previous.epoch == log_position.epoch else 0
     return f"{start:016x}-{log_position.end_lsn:016x}-{log_position.ordinal:06x}.json"
 

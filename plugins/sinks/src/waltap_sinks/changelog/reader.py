@@ -65,7 +65,10 @@ class LogReader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogReaders:
-    """Manage the readers of the log in ``store``; each writes its own file only."""
+    """Manage the readers of the log in ``store``.
+
+    Every method reads the files; a reader writes its own file only.
+    """
 
     def __init__(self, store: FileStore) -> None:
         self._store = store

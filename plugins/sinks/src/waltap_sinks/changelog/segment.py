@@ -330,7 +330,10 @@ class TableBuffer:
     def _append_block(
         self, rows: Sequence[Tuple] | RowBlock, own: tuple[object, ...], lsn: int
     ) -> None:
-        """Add rows of one operation. ``own`` is as in `_keep`, ``lsn`` the commit LSN."""
+        """Add rows of one operation, with the columns of the log.
+
+        ``own`` is as in `_keep`, ``lsn`` the commit LSN.
+        """
         count = len(rows)
         if count == 0:
             return
@@ -339,7 +342,10 @@ class TableBuffer:
         self._keep(self.version.codec.arrays(rows), own, count)
 
     def _keep(self, columns: "list[pa.Array]", own: tuple[object, ...], count: int) -> None:
-        """Keep rows. ``own`` are the values of `LOG_COLUMNS`, of each row or of all."""
+        """Keep rows of the table's ``columns``.
+
+        ``own`` are the values of `LOG_COLUMNS`, each of every row or one of all rows.
+        """
         self.misfits.update(self.version.misfits())
         kinds = self.version.segment_schema.types[len(columns) :]
         for value, kind in zip(own, kinds, strict=True):

@@ -237,7 +237,10 @@ class ChangeLogSink(Sink):
         return self._context.repairs and self._context.snapshot is None
 
     def _require_published(self, last: Manifest | None) -> None:
-        """Refuse a log that lacks manifests. Raises: ChangeLogGone, ChangeLogOlder."""
+        """Check that a log that ends with ``last`` has all published manifests.
+
+        Raises: ChangeLogGone, ChangeLogOlder.
+        """
         published = self._published_note.read()
         if published is None:
             return
@@ -399,7 +402,10 @@ class ChangeLogSink(Sink):
             self._read.completed(oid)
 
     def _reread_at(self, batch: Batch) -> int:
-        """Return the LSN of rows read beside the stream, before the next transaction."""
+        """Return the LSN of rows read beside the stream.
+
+        They come after every earlier transaction and before the next.
+        """
         before = self._position or batch.position  # `log_position` may be of another history
         return before.end_lsn or self.log_position.end_lsn
 
@@ -440,7 +446,10 @@ class ChangeLogSink(Sink):
     # --- snapshots --------------------------------------------------------------------------------
 
     def _go_on(self, part: SnapshotRows, end_lsn: int) -> None:
-        """Resume the snapshot of the offset. Raises: TransactionGap, ChangeLogGone."""
+        """Resume the snapshot of the stored offset.
+
+        It keeps its snapshot id if something was published. Raises: TransactionGap, ChangeLogGone.
+        """
         if self._snapshot_id is not None:  # After a lost connection unfinished chunks come again.
             for key in self._complete.chunks():
                 self._complete.current.pop(key).abandon()

@@ -488,7 +488,10 @@ def _shared_entry(entry: ColumnEntry) -> ColumnEntry:
 def _projection(
     plan: EventPlan, column_indexes: tuple[int, ...], masks: Mapping[int, Callable[[Value], Value]]
 ) -> Project | None:
-    """Return the function that selects and masks columns, but no keys, or None."""
+    """Return the function that selects and masks columns, None if unneeded.
+
+    Keys are never masked, since they identify rows.
+    """
     if not masks:
         if len(column_indexes) == len(plan.relation.columns):
             return None

@@ -23,7 +23,10 @@ Key = tuple[Any, ...]
 
 
 class CurrentRows:
-    """Apply changes to the rows of one table in order, a multiset without a key."""
+    """Apply changes to the rows of one table, in order.
+
+    Without a key the rows are a multiset.
+    """
 
     def __init__(self, columns: Sequence[str], key: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -132,7 +135,10 @@ def open_verification_source(properties: ChangeLogProperties, pipeline: str) -> 
 
 
 class ComparableLog:
-    """Read the tables of a change log, all changes of one table into memory."""
+    """Read the tables of a change log by their newest entries.
+
+    A comparison reads all changes of one table into memory.
+    """
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log

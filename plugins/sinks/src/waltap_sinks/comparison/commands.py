@@ -184,7 +184,10 @@ def _comparisons(
     *,
     captured: bool = False,
 ) -> Iterator[tuple[str, list[TableDifferences] | WaltapError]]:
-    """Yield each destination's result, or why one of several cannot be read."""
+    """Compare each destination and yield its name with the result.
+
+    Of several destinations, those that cannot be read yield the reason.
+    """
     chosen = _chosen(profile, sink)
     with connected(dsn) as source:
         for name, component in chosen:
@@ -215,7 +218,10 @@ def _say_failed(name: str, error: WaltapError, *, quiet: bool) -> None:
 def _say_where(
     profile: Profile, name: str, found: "Sequence[TableDifferences]", *, quiet: bool
 ) -> None:
-    """Write surplus rows to files and print where; ``quiet`` prints to stderr."""
+    """Write the surplus rows to files and print where they are.
+
+    ``quiet`` prints to standard error, since standard output is a document.
+    """
     console = notices() if quiet else answers()
 
     try:
@@ -332,7 +338,10 @@ def captured_for(profile: Profile, sink: str) -> CaptureScope:
 
 
 def publications_of(profile: Profile) -> tuple[str, ...]:
-    """Return the publications that filter rows, none for Debezium's snapshots."""
+    """Return the publications that filter rows and columns.
+
+    They do not filter a snapshot as Debezium takes it, so there are none for it.
+    """
     names: tuple[str, ...] = getattr(profile.connector.properties, "publications", ())
     filters = profile.decoder.spec.capabilities.publication_filters
     return names if filters and not profile.debezium else ()
@@ -340,7 +349,10 @@ def publications_of(profile: Profile) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def connected(dsn: str) -> "Iterator[Connection[Any]]":
-    """Connect to the source. Raises: ConnectionLost, SourceError, BadParameter."""
+    """Connect to the source for the block, in autocommit.
+
+    Raises: ConnectionLost; SourceError for a refused query; BadParameter.
+    """
     import psycopg
 
     try:
@@ -378,7 +390,10 @@ def dsn_of(profile: Profile) -> str:
 
 
 def _chosen(profile: Profile, wanted: str | None) -> "list[tuple[str, Component[SinkSpec]]]":
-    """Return the destinations to compare. Raises: ConfigurationError without any."""
+    """Return the destinations to compare.
+
+    Raises: ConfigurationError if there is none, or none that keeps rows.
+    """
     sinks = [(branch.name, branch.sink) for branch in profile.branches] or [
         ("the destination", profile.sink)
     ]
@@ -411,7 +426,10 @@ def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource
 
 
 def _stored_lsn(profile: Profile) -> int | None:
-    """Return the stored offset's LSN, None without one or within a snapshot."""
+    """Return the LSN of the stored offset.
+
+    The result is None without an offset or within a snapshot.
+    """
     try:
         offset = FileOffsetStore(profile.engine.state_dir / profile.name / OFFSET).load()
     except OffsetError:
@@ -424,7 +442,10 @@ def _stored_lsn(profile: Profile) -> int | None:
 def compared(
     profile: Profile, tables: Sequence[str], patience_s: float
 ) -> Mapping[str, TableComparison] | None:
-    """Return the result over all destinations, None if one of them cannot be read."""
+    """Return the result for ``tables`` over all destinations.
+
+    The result is None if one of them cannot be read. Raises: WaltapError.
+    """
     if any(sink.spec.verification_source is None for sink in profile.sinks):
         return None
     found: dict[str, TableComparison] = {}

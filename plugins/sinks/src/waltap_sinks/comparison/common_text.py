@@ -17,7 +17,10 @@ ARRAYS: Final = frozenset({"_int2", "_int4", "_int8", "_bool", "_text", "_varcha
 
 
 def source_text(column: str, type_: str) -> str:
-    """Return PostgreSQL's SQL for a column's text, by its ``pg_type.typname``."""
+    """Return PostgreSQL's SQL for the text of a column.
+
+    ``type_`` is ``pg_type.typname``.
+    """
     if type_ in INTEGERS or type_ in {"bool", "time", "text", "varchar"}:
         return f"{column}::text"
     # Bits, since each database prints floats with other digits.

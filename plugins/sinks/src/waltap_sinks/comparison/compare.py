@@ -99,7 +99,10 @@ def _missing(
     missing_of: Callable[[Sequence[ComparedTable]], list[TableDifferences]],
     patience_s: float,
 ) -> tuple[list[TableDifferences], Sequence[ComparedTable]]:
-    """Wait for the source's position; return missing tables and the target's."""
+    """Return the missing tables, and the target's tables.
+
+    It waits until the target has the source's position.
+    """
     their_tables = target.tables()
     missing = missing_of(their_tables)
     if patience_s <= 0 or all(each.verdict != "different" for each in missing):
@@ -172,7 +175,10 @@ def _pair(
 def _compared(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a table. The patience begins after the first complete read."""
+    """Compare a table.
+
+    The patience begins after the first complete read, however long that takes.
+    """
     if not pair.key:
         return _compared_without_key(source, target, pair, patience_s)
     sums, other = pair.ours.sums(), pair.theirs.sums()

@@ -221,7 +221,10 @@ def _lines(found: TableDifferences) -> Iterable[str]:
 def with_dead_letters(
     found: Sequence[TableDifferences], dead_letters: Iterable[DeadLetter], sink: str
 ) -> list[TableDifferences]:
-    """Return ``found`` with the dead letters of ``sink``, "" for the only sink."""
+    """Return ``found`` with the dead letters of ``sink`` that explain it.
+
+    ``sink`` is its name among several, else empty.
+    """
     by_table: dict[str, list[DeadLetter]] = {}
     for dead_letter in dead_letters:
         if dead_letter.sink == sink and dead_letter.redelivered_ms is None:

@@ -91,7 +91,10 @@ class SourceRelation:
 
 
 class ComparisonSource:
-    """Read the source over one connection in autocommit, as it is published."""
+    """Read the source over one connection in autocommit.
+
+    A table has the rows and columns that ``publications`` publish; without publications it has all.
+    """
 
     def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
@@ -123,7 +126,10 @@ class ComparisonSource:
         return {relation.oid: relation for relation in relations}
 
     def count(self, relation: SourceRelation, *, most: int | None = None) -> int | None:
-        """Return the number of rows up to ``most``, None if the role may not read them."""
+        """Return the number of rows, at most ``most``.
+
+        The result is None if the role may not read the table.
+        """
         import psycopg
 
         where = self._published.get((relation.schema, relation.table), EVERYTHING).where()
@@ -163,7 +169,10 @@ class ComparisonSource:
         columns: Sequence[tuple[SourceColumn, str]],
         key: Sequence[SourceColumn],
     ) -> PostgresTableReader:
-        """Return a reader for ``columns``, ``key`` among them, with SQL of their texts."""
+        """Return a reader for ``columns`` with the SQL of their texts.
+
+        ``key`` is among them.
+        """
         texts = {column.number: text for column, text in columns}
         return PostgresTableReader(
             self._connection,

@@ -109,7 +109,10 @@ class LineBlocks:
 
 
 def day_of(batch: Batch) -> str:
-    """Return the hour (2026-03-01T14, UTC) of the batch's last commit, read, or now."""
+    """Return the hour of the batch's last commit in UTC, as 2026-03-01T14.
+
+    For a snapshot it is the hour of the read, and without either the present one.
+    """
     for part in reversed(batch.parts):
         stamp = 0
         if type(part) is TransactionPart:
@@ -123,7 +126,10 @@ def day_of(batch: Batch) -> str:
 
 
 def _value(text: str) -> str:
-    """Return ``text`` as the value of a folder KEY=VALUE, which readers decode."""
+    """Return ``text`` as the value in a folder name KEY=VALUE.
+
+    Readers of such folders decode it.
+    """
     found = urllib.parse.quote(text, safe=" .,@+")
     # A topic may come from a row, and dots alone name this folder or the one above.
     return found if found.strip(".") else found.replace(".", "%2E")

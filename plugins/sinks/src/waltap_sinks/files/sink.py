@@ -56,7 +56,10 @@ UNCONVERTED_ROWS: Final = 16_384
 
 
 class GatheredColumns:
-    """Collect columns of the change log by folder and table version for files."""
+    """Collect columns of the change log by folder and table version.
+
+    Each group becomes a file.
+    """
 
     ending: Final = ".parquet"
 
@@ -113,7 +116,10 @@ class GatheredColumns:
         return content
 
     def _buffer(self, relation: Relation, hour: str) -> TableBuffer | None:
-        """Return the buffer for a table's rows of this hour, None if it is not captured."""
+        """Return the buffer for a table's rows of this hour.
+
+        The result is None if the table is not captured.
+        """
         version = self._versions.of(relation)
         if version is None:
             return None
@@ -318,7 +324,10 @@ class FilesSink(Sink):
         return last
 
     def _older(self, last: FileCommit | None, known: int) -> DestinationBehind:
-        """Return the error for a folder without the last of ``known`` commits."""
+        """Return the error for a folder that ends with ``last``.
+
+        This pipeline has made ``known`` commits.
+        """
         found = "no commits" if last is None else f"commits up to {last.number} only"
         has = Positions() if last is None else Positions(last.positions)
         return self._gone(f"has {found}; this pipeline has made {known}", has)
@@ -397,7 +406,10 @@ class FilesSink(Sink):
         )
 
     def flush(self) -> Positions | None:
-        """Commit all lines and return the position. Raises: FilesUnavailable, FilesGone."""
+        """Write and commit all lines, and return the position.
+
+        Raises: FilesUnavailable, FilesGone.
+        """
         with self._fail_stop, self._with_position():
             # The end of a snapshot needs a commit even without rows, or it would be read again.
             ended = self._committed_in_snapshot and not self._in_snapshot
@@ -437,7 +449,10 @@ class FilesSink(Sink):
         return WrittenFile(path, lines, len(data))
 
     def _commit(self) -> None:
-        """Commit after the last commit, if it exists. Raises: FilesUnavailable, FilesGone."""
+        """Commit on top of the last commit, which must still exist.
+
+        Raises: FilesUnavailable, FilesGone.
+        """
         # A commit on top of a removed one would hide the loss from the next start.
         if self._commits and not self._store.has(f"{COMMITS}/{self._commits[-1]}"):
             names = self._store.names(COMMITS)
@@ -464,7 +479,10 @@ class FilesSink(Sink):
     # --- what is known of the folder --------------------------------------------------------------
 
     def _keep(self, number: int) -> None:
-        """Store the number of the last commit for a check only: errors are ignored."""
+        """Store the number of the last commit in the state folder.
+
+        It serves a check only, so errors are ignored.
+        """
         with contextlib.suppress(OSError):
             private_folder(self._note.parent)
             draft = self._note.with_suffix(".new")

@@ -32,7 +32,10 @@ Pack = Callable[[Sequence[Record]], Iterator[HttpRequest]]
 
 
 def shards_of(records: Iterable[Record], count: int) -> list[list[Record]]:
-    """Distribute ``records`` in order among ``count`` lists by topic and key."""
+    """Distribute ``records`` among ``count`` lists by topic and key.
+
+    Each list keeps the order.
+    """
     if count == 1:
         return [list(records)]
     shared: list[list[Record]] = [[] for _ in range(count)]

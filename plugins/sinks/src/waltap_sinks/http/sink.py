@@ -151,7 +151,10 @@ class HttpSink(Sink):
         return [PreflightCheck.ok("sink http", self._location)]
 
     def open(self) -> None:
-        """Create the client, without a connection. Raises: LibraryMissing, SinkError."""
+        """Create the client; the first record opens a connection.
+
+        Raises: LibraryMissing, SinkError.
+        """
         self._client = self._new_client()
         if self._properties.oauth_url is not None:
             self._credentials = ClientCredentials(self._properties, self._client)
@@ -206,7 +209,10 @@ class HttpSink(Sink):
     # --- requests -----------------------------------------------------------------------------------
 
     def _send(self, waiting: "list[_HttpShard]") -> None:
-        """Empty the shards, each in order; raise a failure when all have ended."""
+        """Empty the shards, each in its order.
+
+        A failure is raised when all shards have ended.
+        """
         if self._threads is None or len(waiting) == 1:
             for shard in waiting:
                 self._empty(shard)
@@ -329,7 +335,10 @@ class HttpSink(Sink):
 
 
 class _HttpShard:
-    """Send requests in order. The head keeps its identifier until it is accepted."""
+    """Send requests one after the other.
+
+    The first request stays at the head with its identifier until it is accepted.
+    """
 
     def __init__(self, requests: Iterator[HttpRequest]) -> None:
         self._requests = requests

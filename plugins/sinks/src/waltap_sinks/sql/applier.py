@@ -69,7 +69,10 @@ class SqlApplier:
         self.history.forget()
 
     def distrust(self) -> None:
-        """Insert by upserts for some batches: a new row existed in the target."""
+        """Insert by upserts for some batches.
+
+        A row that is new at the source existed in the target.
+        """
         for name in self._net_changes:
             self._unsure[name] = UNSURE_FOR
 
@@ -317,7 +320,10 @@ class SqlApplier:
         )
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Add rows that were read while streaming; they may exist in the target."""
+        """Add rows that a snapshot read while the table was streamed.
+
+        They may exist in the target.
+        """
         self.history.read(shape, rows, cause)
         if self.history.replaces(shape):
             return

@@ -67,7 +67,10 @@ class HistoryWriter:
         self.doubtful = False
 
     def of(self, shape: TargetShape) -> HistoryShape | None:
-        """Return the history's shape of ``shape``, or None. Raises: SqlHistoryColumnTaken."""
+        """Return the history's shape of ``shape``, or None.
+
+        Raises: SqlHistoryColumnTaken.
+        """
         if shape.history is None:
             assert self._types is not None
             matches = not self._properties.history_tables or self._matches(shape.source)
@@ -242,7 +245,10 @@ class HistoryWriter:
                 log.close(nothing, "t", cause, number)
 
     def read(self, shape: TargetShape, rows: Sequence[Tuple], cause: VersionCause) -> None:
-        """Add rows that were read while streaming; they may exist in the target."""
+        """Add rows that a snapshot read while the table was streamed.
+
+        They may exist in the target.
+        """
         log = self._log(shape)
         if log is None:
             return

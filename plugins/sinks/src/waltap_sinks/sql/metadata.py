@@ -121,7 +121,10 @@ class SinkMetadata:
         self._target.run(f"DELETE FROM {self._sql(table)}{where}", values)
 
     def _where(self, tests: Mapping[str, object], equal: str = "=") -> tuple[str, list[object]]:
-        """Return the condition on this pipeline's or others' rows, and its parameters."""
+        """Return the condition on rows of this pipeline, with <> of others.
+
+        The second value has its parameters.
+        """
         q = self._target.quoted
         parts = [f"{q('pipeline')} {equal} %s"]
         parts += [f"{q(n)} IS NULL" if v is None else f"{q(n)} = %s" for n, v in tests.items()]
@@ -177,7 +180,10 @@ class SinkMetadata:
             self._target.commit()
 
     def store(self, position: Position | None) -> None:
-        """Write ``position`` without a commit. Raises: SqlFenced, SqlPositionChanged."""
+        """Write ``position`` in the open transaction.
+
+        Raises: SqlFenced, SqlPositionChanged.
+        """
         now = f", {self._target.quoted('written_at')} = CURRENT_TIMESTAMP"
         # The old position is tested too: a restored backup has this generation, but another
         # position.
@@ -212,11 +218,17 @@ class SinkMetadata:
         return json.loads(rows[0][0]) if rows else ()
 
     def make_dead_letters(self) -> None:
-        """Create a missing table of dead letters before the batch, since it commits."""
+        """Create the table of dead letters if it is missing.
+
+        It commits, so it runs before the batch.
+        """
         self._create(self._dead_letters, {"letters": self._target.text_type})
 
     def redelivering(self, redelivery_ids: Sequence[str]) -> None:
-        """Replace the stored ids by ``redelivery_ids`` in the open transaction."""
+        """Store ``redelivery_ids`` in the open transaction.
+
+        They replace the ones of the last redelivery.
+        """
         self._delete(self._dead_letters)
         self._insert(self._dead_letters, {"letters": json.dumps(redelivery_ids)})
 

@@ -316,7 +316,10 @@ class HistoryChanges:
         self.versions.append(RowVersion(row, op, cause, seq, ends=cause.ts))
 
     def end(self, key: Any, ts: int) -> RowVersion | None:
-        """Close the open version of ``key`` and return it, None if the target has it."""
+        """Close the open version of ``key`` and return it.
+
+        The result is None if only the target has it.
+        """
         if key not in self.open:
             self.closes[key], self.open[key] = ts, None
             return None

@@ -34,7 +34,10 @@ class RowWriter:
         self.require(table, self._keys(table, rows), "INSERT", there=True)
 
     def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> None:
-        """Insert rows, or replace those with the same keys, which ``keep`` leaves."""
+        """Insert rows, or replace those with the same keys.
+
+        With ``keep`` existing rows stay.
+        """
         if self._target.upsert(table, rows, keep=keep) >= len(rows):
             return
         if keep or not table.settable:
@@ -45,12 +48,18 @@ class RowWriter:
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> None:
-        """Set ``columns`` of rows by their keys; insert the known values of missing rows."""
+        """Set ``columns`` of rows by their keys.
+
+        A missing row is inserted with the known values.
+        """
         if self._target.update(table, columns, rows) < len(rows):
             self._refuse_first(table, rows, lambda some: self._target.update(table, columns, some))
 
     def move(self, table: BoundTable, old: Any, row: Tuple) -> None:
-        """Give the row of key ``old`` the values of ``row``, or insert the known ones."""
+        """Give the row with key ``old`` the values of ``row``.
+
+        The key is among them. A missing row is inserted with the known values.
+        """
         shape = table.shape
         if not self._target.move(table, [values[0] for values in shape.keys([old])], row):
             self.require(table, [old], "UPDATE", there=False)
@@ -113,7 +122,10 @@ class RowWriter:
     def require(
         self, table: BoundTable, keys: Sequence[Any], verb: str, *, there: bool, where: str = ""
     ) -> None:
-        """Check that all rows of ``keys`` that meet the SQL ``where`` exist, or none."""
+        """Check that all rows of ``keys`` exist, or none.
+
+        Only rows that meet the SQL ``where`` count.
+        """
 
         def right(some: Sequence[Any]) -> bool:
             return self._target.holding(table, some, where) == (len(some) if there else 0)

@@ -61,7 +61,10 @@ class TargetColumn:
 
 
 class TargetShape:
-    """Describe the table of one relation version: its captured columns with a type."""
+    """Describe the target's table for one relation version.
+
+    It has the captured columns with a mapped type, in the source's order.
+    """
 
     unique = True
 
@@ -102,7 +105,10 @@ class TargetShape:
         return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)
 
     def keys(self, keys: Sequence[Any]) -> list[Sequence[Value]]:
-        """Return a sequence for each column of the key from results of ``key_of``."""
+        """Return a sequence for each column of the key.
+
+        ``keys`` are results of ``key_of``.
+        """
         if len(self.key) == 1:
             return [keys]
         return list(zip(*keys, strict=True))

@@ -43,7 +43,10 @@ log = logging.getLogger(__name__)
 
 
 def is_of_a_record(failure: Exception) -> bool:
-    """Return whether a single change caused the failure; the target accepts others."""
+    """Return whether a single change caused the failure.
+
+    The target, as it is, accepts others.
+    """
     return isinstance(failure, SqlConstraintViolated | SqlValueUnfit | RecordError)
 
 
@@ -168,7 +171,10 @@ class SqlSink(Sink):
             ]
 
     def open(self) -> Position | None:
-        """Connect, fence earlier instances and return the position. Raises: SinkError."""
+        """Connect and return the position that was committed last.
+
+        It waits for a pending commit of an earlier instance and fences that instance. Raises: SinkError.
+        """
         if self._context.types is None:
             raise WaltapError("the SQL sink was made without a type mapper")
         self._fail_stop.reset()
@@ -314,7 +320,10 @@ class SqlSink(Sink):
             self._apply(due, batch.position if is_full else None)
 
     def _before_large(self, waiting: Parts) -> None:
-        """Commit durably, for `flush`, before a transaction that stays open."""
+        """Commit durably before a transaction that stays open.
+
+        `flush` returns this position meanwhile.
+        """
         if waiting:
             ends = [part.end_lsn for part in waiting if isinstance(part, TransactionPart)]
             position = Position(max(ends)) if ends else self._position
@@ -343,14 +352,20 @@ class SqlSink(Sink):
     # --- one batch while the next is made ---------------------------------------------------------
 
     def _hand_over(self, parts: Parts, position: Position) -> None:
-        """Apply and commit ``parts`` in a thread, which has the target until `_finish`."""
+        """Apply and commit ``parts`` in a thread.
+
+        The thread alone uses the target until `_finish`.
+        """
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="waltap-sql")
         self._pending = parts, position
         self._applying = self._worker.submit(self._apply, parts, position)
 
     def _finish(self) -> None:
-        """Wait for the thread; apply a failed batch again and raise its failure."""
+        """Wait for the thread; apply its batch again if it failed.
+
+        The failure of the second attempt is raised.
+        """
         applied, self._applying = self._applying, None
         if applied is not None:
             if applied.exception() is None:
@@ -383,7 +398,10 @@ class SqlSink(Sink):
         return failure
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
-        """Return the changes that the target lacks, or None. Raises: SqlTransactionGap."""
+        """Return the changes of ``part`` that the target lacks, None for none.
+
+        Raises: SqlTransactionGap.
+        """
         if part.commit_lsn < self._skip_below:
             return None  # it was committed before a crash or reconnect
         if part.starts and self._begun and self._open_commit is not None:
@@ -452,7 +470,10 @@ class SqlSink(Sink):
     # --- transactions of the target ---------------------------------------------------------------
 
     def _apply(self, parts: Parts, position: Position | None, *, durable: bool = False) -> None:
-        """Apply ``parts`` and commit ``position``; without one nothing is committed."""
+        """Apply ``parts`` and commit ``position``.
+
+        Without a position the transaction stays open.
+        """
         if not self._target.transactional_ddl:
             self._bind_ahead(parts)
         midway = self._begun
@@ -498,7 +519,10 @@ class SqlSink(Sink):
             self._commit(position, durable=durable)
 
     def _bind_ahead(self, parts: Parts) -> None:
-        """Create and alter tables first where DDL ends the open transaction."""
+        """Create and alter tables first where DDL ends a transaction.
+
+        A transaction that is open is split there.
+        """
         shapes = self._applier.unbound(parts)
         if not shapes:
             return

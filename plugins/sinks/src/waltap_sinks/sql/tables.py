@@ -240,7 +240,10 @@ class TargetTables:
                 )
 
     def _require_exact(self, shape: TargetShape, described: TargetDescription) -> None:
-        """Check that different keys differ in the target. Raises: SqlTableUnfit."""
+        """Check that different keys of the source differ in the target.
+
+        Raises: SqlTableUnfit.
+        """
         for column in shape.key:
             existing = described.columns.get(column.name)
             if existing is not None and existing.collation:
@@ -303,7 +306,10 @@ class TargetTables:
         return TargetName(name.schema and name.schema.lower(), name.name.lower())
 
     def _described(self, shape: TargetShape) -> TargetDescription | None:
-        """Return the table's description, by the shape's names if only case differs."""
+        """Return the description of the table of ``shape``.
+
+        Columns have the shape's names where case makes no difference.
+        """
         found = self._target.describe(shape.name)
         if found is None or not self._target.ignores_column_case:
             return found
@@ -601,7 +607,10 @@ def _present_names(known: KnownTable, described: TargetDescription | None) -> di
 
 
 def inexact(target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str) -> SinkError:
-    """Return the error for a key's collation. The column needs the type ``type_``."""
+    """Return the error for a key whose collation equates different texts.
+
+    ``type_`` is the type that the column needs.
+    """
     return SqlTableUnfit(
         f"{table} compares keys in {column.name} by the collation {column.collation}, for which different "
         "texts may be equal: rows would overwrite each other",

@@ -162,7 +162,10 @@ class PostgresVerification(_SqlSource):
         return PostgresTableReader(self._target.raw, from_clause, texts, keys)
 
     def move_sequences(self) -> list[tuple[str, int]]:
-        """Move sequences up to their columns' largest values; return those that moved."""
+        """Move each sequence to the largest value of its column.
+
+        Return the moved sequences with their new last values. No sequence moves back.
+        """
         moved = []
         for table in self._metadata.current_tables.values():
             table_name = sql_name(*filter(None, table.name))

@@ -63,7 +63,10 @@ class IdleTables:
     def found(
         self, sessions: SimpleQueue[SizedSession], state: OutputState
     ) -> dict[str, TableState]:
-        """Return the tables whose version moved, by one of ``sessions``, for a commit."""
+        """Return the tables whose version moved, for the next commit.
+
+        One of ``sessions`` reads the versions. No table may have an unfinished step.
+        """
         began = time.monotonic()
         if not self._remaining and began >= self._next:
             self._next, self._remaining = began + REST_S, list(state.tables)
@@ -463,7 +466,11 @@ class OutputApplier:
         return plans
 
     def _plan_again(self, table: TableState, log_position: LogPosition) -> TableTask:
-        """Return the work of a suspended table, in groups that end as in earlier tries."""
+        """Return the pending work of a suspended table.
+
+        In a format that writes in place, groups end where they ended in earlier tries. The retry
+        then finds the steps that those tries wrote.
+        """
         again = table.attempts if self.format.writes_in_place else ()
         own = schema, name = table.schema, table.table
         routes = dict.fromkeys(table.waits, own) if table.waits else None

@@ -39,7 +39,10 @@ _TIME: Final = re.compile(r'"time\(\d\)"')
 
 @dataclass(frozen=True, slots=True)
 class ChunkRows:
-    """Rows of chunks, and the columns whose values tasks made null while they read."""
+    """Rows of chunks, and the columns whose values became null.
+
+    Tasks report those columns while Spark reads ``rows``.
+    """
 
     rows: DataFrame
     # Spark adds what its tasks report by ``+=``, which a set lacks.
@@ -54,9 +57,10 @@ class ChunkRows:
 def chunk_rows(
     spark: SparkSession, chunks: AssignedSplits, types: dict[str, str]
 ) -> Iterator[ChunkRows]:
-    """Yield the rows of ``chunks`` as segments would have them, for the block.
+    """Yield the rows of ``chunks`` as segments would have them.
 
-    ``types`` are the table's types. Spark reads the source each time it uses the frame.
+    ``types`` are the table's types. Spark reads the source each time it uses the frame, so the
+    frame is valid within the block only.
     """
     wanted = log_struct(types)
     carried = chunk_struct({name: _TIME.sub('"string"', kind) for name, kind in types.items()})

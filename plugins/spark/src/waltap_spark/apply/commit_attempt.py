@@ -174,7 +174,10 @@ class CommitAttempt:
     def _spared(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, rows: DataFrame
     ) -> RetainedKeys | None:
-        """Return keys that ``group`` must not remove; None: it is the whole snapshot."""
+        """Return keys that ``group``, with its ``rows``, must not remove from ``table``.
+
+        None means that the group is the whole snapshot.
+        """
         others = [each for each in group.others if each.key == group.key]
         if not others or not group.key:
             return None
@@ -229,9 +232,10 @@ class CommitAttempt:
             raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """End all present rows before ``group``, as by a truncate that no server sent.
+        """End the validity of all present rows before ``group`` adds its rows.
 
-        Without rows it is at the position of the empty snapshot.
+        A truncate that no server sent does that: a snapshot found the table empty, or another table
+        took its name. Without rows it is at the position of the empty snapshot.
         """
         # kept rows never end
         if table.mode.deletes == "kept":
@@ -281,10 +285,12 @@ class CommitAttempt:
     def _with_spare_names(
         self, commit: CommitContext, gone: TableState, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Return ``table``, in the place of ``gone``, with conflicting columns renamed.
+        """Return ``table`` with conflicting columns of ``gone`` renamed.
 
-        Where no type holds the values of both and of ``group``, an old column gets another name.
-        Columns that divide files, and columns of a shared target, keep their names.
+        ``table`` took the place of ``gone``, a dropped table whose history stays, and gets columns
+        of ``group``. Where no type holds the values of both, the old column gets another name, as a
+        dropped column does whose name a new one takes. Columns that divide files, and columns of a
+        shared target, keep their names.
         """
         # without a history no value of the dropped table remains
         if table.place is not None or not (table.mode.history or table.mode.name == "append"):

@@ -70,7 +70,10 @@ class CompactionResult:
 
 
 def grafted(now: TableState, result: CompactionResult) -> TableState | None:
-    """Return ``now`` with compacted files; None: an input file no longer counts."""
+    """Return ``now`` with compacted files in place of their inputs.
+
+    None means that an input file no longer counts.
+    """
     before, after = result.before, result.after
     # pending changes went into a new base: it replaces the base that they applied to
     compacted = before.pending != after.pending and len(after.pending) < len(before.pending)
@@ -113,7 +116,11 @@ class CompactionWorker:
         self._wake.set()
 
     def done(self) -> list[CompactionResult]:
-        """Return the results since the last call, for the caller to commit or remove."""
+        """Return the results since the last call.
+
+        The caller commits a result or removes its files (`CompactionResult.made`), and calls
+        `handled`.
+        """
         return [self._done.get() for _each in range(self._done.qsize())]
 
     def handled(self, names: Iterable[str]) -> None:
@@ -125,7 +132,10 @@ class CompactionWorker:
     # --- the work -----------------------------------------------------------------------------------
 
     def maintain(self, *, patient: bool = True) -> bool:
-        """Compact changed tables, ``patient`` with failures; return whether any needed it."""
+        """Compact all changed tables; return whether any needed it.
+
+        ``patient``: a table that fails is skipped for a while, and the others are compacted.
+        """
         with self._maintaining:  # `OutputApplier.maintain` may call it while the thread runs
             return self._maintain(patient=patient)
 
@@ -198,7 +208,10 @@ class CompactionWorker:
         self._thread.start()
 
     def stop(self, patience_s: float = 30.0) -> None:
-        """Cancel the compaction and wait; the next start removes files without a commit."""
+        """Cancel the running compaction and wait for the thread.
+
+        The next start removes files that no commit names.
+        """
         self._ends.set()
         self._wake.set()
         limit = time.monotonic() + patience_s
@@ -212,7 +225,10 @@ class CompactionWorker:
                 return
 
     def _cancel(self) -> None:
-        """Cancel the thread's present Spark jobs; the next call cancels later ones."""
+        """Cancel the thread's Spark jobs.
+
+        The next call cancels a job that starts later.
+        """
         suited = self._session
         if suited is not None:
             with contextlib.suppress(Exception):  # Spark may have ended, and its jobs with it

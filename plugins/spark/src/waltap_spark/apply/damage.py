@@ -30,7 +30,10 @@ ROWS: Final = 65_536
 
 
 def damage(store: FileStore, group: SegmentGroup, *, whole: bool) -> SinkError | None:
-    """Return the first segment's damage: its size, or with ``whole`` its rows, too.
+    """Return the damage of the first damaged segment of ``group``.
+
+    The segments' sizes cost one request each. ``whole`` reads them, too, so callers use it only
+    after a failure.
 
     Raises: FilesUnavailable, where the log cannot be reached at all.
     """
@@ -64,7 +67,11 @@ def _unreadable(store: FileStore, path: str, rows: int) -> str:
 
 
 def without(groups: Iterable[SegmentGroup], passed: Iterable[str]) -> list[SegmentGroup]:
-    """Return ``groups`` without skipped segments, and without snapshots that lack one."""
+    """Return ``groups`` without the skipped segments.
+
+    A snapshot that lacks a segment is discarded, because replacing rows with a part of them would
+    lose the rest. The table keeps its earlier rows.
+    """
     gone = set(passed)
     groups = list(groups)
     for group in groups if gone else ():

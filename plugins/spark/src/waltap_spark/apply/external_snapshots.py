@@ -57,8 +57,9 @@ _REPORTED_ERROR = re.compile(r"WT-\d{4} [^\n]*")
 class ExternalSnapshots:
     """Decides which external snapshots tasks can read.
 
-    ``table_splits`` returns a snapshot's chunks, None before they are here; LookupError: none will
-    come. It is None without an engine.
+    ``table_splits`` returns the chunks of a named snapshot. It returns None where the chunks are
+    not here yet, and raises LookupError where none will arrive. ``table_splits`` is None where no
+    engine provides chunks.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class ExternalSnapshots:
         self._seen = True
 
     def plan(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
-        """Find chunks, and mark lost groups. Raises: RowsAwaited for rows that may come."""
+        """Find the chunks for ``plans`` of ``manifests``, and mark groups with lost rows.
+
+        Raises: RowsAwaited, where rows are missing and not known to be lost.
+        """
         tasks = plans.values()
         of = [(task, group) for task in tasks for group in task.groups if group.external_snapshot]
         names = {group.external_snapshot for _task, group in of}
@@ -110,7 +114,10 @@ class ExternalSnapshots:
             log.warning("rows that are no longer needed stay until the next commit: %s", error)
 
     def wait_for(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> None:
-        """Copy all rows of ``group`` to files, unless an earlier attempt did."""
+        """Copy all rows of ``group`` to files of the output.
+
+        A complete copy of an earlier attempt is used as it is.
+        """
         output, place = self._output, _place(group, table.folder)
         if not _is_complete(output, place):
             with self._chunks(commit, table, group) as read:
@@ -123,7 +130,10 @@ class ExternalSnapshots:
     def replaced(
         self, kind: TableFormat, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Return ``table`` with only ``group``'s rows, copied by `wait_for` in place."""
+        """Return ``table`` with only the snapshot rows of ``group``.
+
+        Formats that write in place take the rows from `wait_for`.
+        """
 
         def replaced(rows: DataFrame) -> TableState:
             named = with_names(rows, group.called) if group.called else rows
@@ -171,9 +181,10 @@ def _is_complete(output: SparkOutput, place: str) -> bool:
 
 
 def read_error(error: BaseException, table: str) -> SinkError | None:
-    """Return the error, as a task reported it, of a table whose snapshot failed.
+    """Return the error for a table whose snapshot failed.
 
-    None: waltap's code did not fail, and a retry may succeed.
+    The error has the task's message: it could not read the source, could not convert rows, or the
+    table does not accept them. None means that waltap's code did not fail; a retry may succeed.
     """
     if isinstance(error, CatalogueUnreachable):
         return None  # the rows wait in the output, complete

@@ -40,7 +40,8 @@ class MaintenanceResult:
 def take(output: SparkOutput) -> OutputState:
     """Lock ``output`` for `maintain`, without Spark.
 
-    Raises: as `SparkOutput.open`; CommitBegun, and TableUnknown before the first commit.
+    Raises: OutputInUse, OutputMismatch, OutputDamaged, CommitBegun; TableUnknown before the
+    first commit.
     """
     state = output.state()
     if state is None:
@@ -58,10 +59,11 @@ def take(output: SparkOutput) -> OutputState:
 def maintain(
     spark: SparkSession, output: SparkOutput, *, retention_s: float = 600.0
 ) -> Iterator[MaintenanceResult]:
-    """Maintain all tables that are not suspended, and yield each result.
+    """Maintain all tables of ``output``, and yield each result.
 
-    Files of earlier commits stay for ``retention_s``, versions in place for their own retention,
-    since readers may use them. Raises: as `take`, and Spark's errors.
+    Files of earlier commits stay for ``retention_s``, versions of formats in place for their
+    retention, because readers may use them. Suspended tables are left alone. Raises: as `take`,
+    and Spark's errors.
     """
     state = take(output)
     try:

@@ -52,7 +52,10 @@ class ResumeRequests:
         self._output.store.publish(f"{FOLDER}/{name}", data)
 
     def found(self) -> dict[str, ResumeRequest]:
-        """Return new requests by file, looking once in `POLL_S`."""
+        """Return new requests by file.
+
+        It looks every `POLL_S`, and returns nothing between.
+        """
         now = time.monotonic()
         if now < self._next_poll:
             return {}
@@ -100,7 +103,10 @@ def resumed(table: TableState, how: How) -> TableState:
 
 
 def _broken(table: TableState) -> TableState:
-    """Return ``table`` without continuity ids: a skipped segment was among its rows."""
+    """Return ``table`` with rows of no continuity id.
+
+    Later rows do not continue where a skipped segment was.
+    """
 
     def of_none(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return tuple(msgspec.structs.replace(part, continuity_id="") for part in parts)

@@ -104,7 +104,10 @@ NO_MORE: Final = packed(NO_NAME, {})
 
 
 class DriverInput:
-    """Reads the engine's messages in a thread, so that the engine never waits."""
+    """Reads the engine's messages from standard input until its end.
+
+    A thread reads, so that the engine never waits for a busy driver.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -118,7 +121,10 @@ class DriverInput:
         return self._gone.is_set()
 
     def of(self, name: str) -> TableSplits | None:
-        """Return the chunks of ``name``, or None. Raises: LookupError if none will come."""
+        """Return the chunks of ``name``, None before they arrive.
+
+        Raises: LookupError if none will arrive (`NO_MORE`).
+        """
         last, tables = self._last
         if name == last:
             return tables

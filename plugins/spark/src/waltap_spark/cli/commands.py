@@ -443,12 +443,18 @@ def _spark(
 
 
 def _storage(profile: str | None) -> StorageProperties | None:
-    """Return the storage properties of ``profile``. Raises: as `profile_store`."""
+    """Return the storage properties of ``profile``.
+
+    Raises: as `profile_store`.
+    """
     return None if profile is None else profile_store(profile).storage
 
 
 def _spark_pairs(profile: str | None, found: SparkOutput) -> list[str]:
-    """Return spark.… settings of the sink that writes ``found``, or the first one."""
+    """Return a sink's spark.… settings as NAME=VALUE.
+
+    The sink is the one that writes ``found``, or else the profile's first spark sink.
+    """
     sinks = () if profile is None else resolve(read(profile), Host()).sinks
     known = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
     place = found.store.uri("").rstrip("/")

@@ -36,11 +36,12 @@ class SqlPrompt:
         say: Callable[[str], object],
         refused: Callable[[Exception], bool],
     ) -> None:
-        """Keep the functions that answer; ``say`` shows a line.
+        """Keep the functions that answer.
 
-        ``run`` answers a statement or raises; ``refused`` shows its error, or returns False to end.
-        ``columns`` returns the current views with columns, ``keywords`` other words, as SQL writes
-        them.
+        ``run`` answers a statement and raises what it cannot answer. ``columns`` returns the current
+        views with their columns, ``keywords`` the other words of the dialect; both as SQL writes
+        them. ``say`` shows a line. ``refused`` shows an error of a statement and returns True, or
+        returns False for an error that ends the prompt.
         """
         self._run, self._columns, self._keywords = run, columns, keywords
         self._say, self._refused = say, refused

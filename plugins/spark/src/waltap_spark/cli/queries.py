@@ -20,7 +20,11 @@ from waltap_spark.schema.expression import EXACT, quoted
 
 
 class SqlQueries:
-    """Views of all tables, and answers of up to ``rows`` rows."""
+    """Views of all tables, and answers to queries.
+
+    ``rows`` is the most rows that an answer shows. ``allow_stale`` has the meaning that
+    `open_tables` gives it.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,10 @@ class SqlQueries:
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
 
     def answer(self, query: str) -> None:
-        """Print a query's rows, then the tables' problems. Raises: as `show`."""
+        """Print the rows of one query, and the tables' problems.
+
+        Raises: as `show`.
+        """
         # problems come last, because the error of a refused query has the text of one
         try:
             self.show(query)

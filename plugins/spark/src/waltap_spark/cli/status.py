@@ -114,7 +114,11 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
 
 
 def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int | None:
-    """Return the number of rows; None in a catalogue or shared target, or if unknown."""
+    """Return the number of rows, None if the format's metadata lacks it.
+
+    A table that shares its target has no rows of its own here. For a table in a catalogue only the
+    catalogue knows the metadata's location.
+    """
     if not table.stored_table.targets:
         return table.base_rows
     target = table.stored_table.targets.get("current")

@@ -76,10 +76,11 @@ def compact(
     segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
 ) -> DataFrame:
-    """Return one row for each key that changed since a truncate, with a `GONE` flag.
+    """Return one row for each key that changed, with a `GONE` flag.
 
-    ``live``: only keys that have a row, without the flag. ``segments`` reads keys and positions, if
-    it can.
+    ``live``: only keys that have a row, without the flag. Each row has the final values of the
+    table's columns and of its mode's columns. A truncate discards all rows before it.
+    ``segments`` reads keys and positions without Spark where it can.
     """
     found = _compacted_here(given, functools.partial(_Set.last_rows, live=live))
     if found is None:
@@ -114,7 +115,11 @@ def carry_values(
 
 
 def _compacted_here(given: LoggedChanges, made: "Callable[[_Set], Made | None]") -> Made | None:
-    """Return the result of ``made``; None: Spark must compact, and report faults."""
+    """Return the result of ``made``, or None.
+
+    None: Spark must move the values, or Arrow cannot carry a type. After any other fault Spark
+    tries, and reports the error.
+    """
     table, read = given.table, given.read
     if sum(change.rows for change in given.changes) > FEW:
         return None
@@ -142,7 +147,11 @@ def _log_fallback(table: str, problem: str) -> None:
 
 
 def _are_light(table: TableState, changes: Sequence[LogFacts], rows: Rows) -> bool:
-    """Return whether the driver can hold the values, by the log's sizes or Spark's."""
+    """Return whether the values of ``rows`` fit into the driver.
+
+    Spark computes the size where the change log does not have it: a few thousand rows may hold
+    gigabytes.
+    """
     unpacked = unpacked_in_all(changes)
     if unpacked:
         return unpacked <= LARGE
@@ -162,7 +171,10 @@ class KeyPart:
 
 
 class _Set:
-    """Rows in the driver, by number; with positions, operations, and columns ``key``."""
+    """Rows of the change log in the driver, by number.
+
+    ``read`` has at least their positions, operations, and the columns ``key``.
+    """
 
     def __init__(
         self, given: LoggedChanges, read: pa.Table, key: Sequence[KeyPart] | None = None
@@ -187,7 +199,10 @@ class _Set:
         return None if net is None else self.local(net)
 
     def net_rows(self) -> pa.Table | None:
-        """Return one row for each key, with `GONE`; None: the base has too many values."""
+        """Return one row for each key, and its `GONE` flag.
+
+        None means that the base has too many of the values.
+        """
         rows, fills = self.net.last_rows()
         if sum(int((fill.asked >= 0).sum()) for fill in fills.values()) > LOCAL_KEYS:
             return None
@@ -232,7 +247,10 @@ class _Set:
     def _base_values(
         self, fills: Mapping[str, Fill]
     ) -> dict[str, tuple[Integers, pa.ChunkedArray]]:
-        """Return by column the base's values, and each row's value by number, or -1."""
+        """Return by column the base's values, and each row's value by number.
+
+        The number is -1 where the base has none.
+        """
         asked = {name: fill.asked[fill.asked >= 0] for name, fill in fills.items()}
         # no question means no Spark job
         names = [name for name, rows in asked.items() if len(rows)]
@@ -256,7 +274,11 @@ class _Set:
         return np.isin(rows, self._found(asked, ()).column(temp("row")).to_numpy())
 
     def _found(self, rows: Integers, names: Sequence[str]) -> pa.Table:
-        """Return the rows of `lookup` with their ``row``; few keys are listed, not joined."""
+        """Return the rows of `lookup`, with the numbers ``rows`` as ``row``.
+
+        If the keys are few, a condition lists them: the base skips files, and there is nothing to
+        join.
+        """
         key, row, numbers = self._table.key, temp("row"), dict[Any, int]()
         if len(rows) <= LISTED and not any(each.kind.startswith("{") for each in self._key):
             at = pa.array(rows)
@@ -295,7 +317,10 @@ class _Set:
     def local(
         self, columns: Mapping[str, Any] | pa.Table, kinds: Mapping[str, str] | None = None
     ) -> DataFrame:
-        """Return ``columns`` as a frame; ``kinds`` are the types of temporary columns."""
+        """Return ``columns`` as a Spark frame.
+
+        ``kinds`` are the types of temporary columns, if not numbers of rows or flags.
+        """
         rows = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
         own = {**self._table.columns, **LOG_FIELDS, **(kinds or {})}
         rest = {True: '"boolean"', False: '"long"'}
@@ -347,9 +372,10 @@ class _Set:
 
 
 class _LargeSet:
-    """Many rows, in slices; the driver reads their keys and positions only.
+    """Many rows, as one set or in slices.
 
-    A position identifies a row. Rows of a snapshot share one, and need their keys as well.
+    The driver reads their keys and positions only. A position identifies a row. Rows of a snapshot
+    share one, and need their keys as well.
     """
 
     def __init__(self, given: LoggedChanges, read: pa.Table | None) -> None:

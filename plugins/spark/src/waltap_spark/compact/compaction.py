@@ -56,7 +56,11 @@ def alive_keys(key: Sequence[str], rows: DataFrame, base: DataFrame) -> DataFram
 
 
 def verdict() -> Column:
-    """Return an aggregate: whether a transaction leaves a key a row; null: as before."""
+    """Return an aggregate: whether a key has a row afterwards.
+
+    It aggregates the rows that a transaction has under one key. Null means as before the
+    transaction.
+    """
     more = F.count_if(F.col("_op") == "c") - F.count_if(F.col("_op") == "d")
     return (
         F.when(F.max_by("_op", F.struct(*WITHIN)) != "d", F.lit(True))
@@ -126,7 +130,10 @@ def widened(
 
 
 def with_source(frame: DataFrame, table: TableState, columns: Mapping[str, str]) -> DataFrame:
-    """Return the shown rows of ``table`` with their source, in types of ``columns``."""
+    """Return rows of ``table`` with their source column.
+
+    Columns in ``columns`` get the types there. Columns that the server generates are left out.
+    """
     assert table.place is not None
     own = {
         each.name: each.dataType.json() for each in frame.schema if each.name not in table.hidden
@@ -160,10 +167,12 @@ def of_touched_keys(
 def compacted(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Compact changes without changed keys and truncates, for readers of pending ones.
+    """Compact changes to one row per key, for readers of pending changes.
 
-    The result has one row per key with all columns and `GONE`. ``base`` is the table before
-    ``changes``.
+    These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
+    Parquet table after such changes. Each row has the final values of the table's columns and of
+    its mode's columns, and `GONE`. ``changes`` describes the rows; ``base`` has the table before
+    them.
     """
     key = list(table.key)
     partial = unsent_columns(table, changes)
@@ -222,7 +231,11 @@ def _match(key: Sequence[str], other: str) -> Column:
 def copies(
     table: TableState, changes: Sequence[LogFacts], base: DataFrame, rows: DataFrame
 ) -> DataFrame:
-    """Add ``rows`` to ``base``; a delete removes one row of equal `comparable` ones."""
+    """Return ``base`` with added ``rows``, and without deleted ones.
+
+    Each delete removes one equal row. Rows are equal when the columns that changes report are
+    equal (`TableState.comparable`).
+    """
     names = list(table.columns)
     own = [column_of(name) for name in names]
     # inserts alone need no comparison of rows
@@ -248,7 +261,11 @@ def copies(
 
 
 def distinguishing(name: str, kind: str) -> Column:
-    """Return an expression that groups equal values; 0 and -0 differ. Maps are JSON."""
+    """Return the expression that groups equal values.
+
+    Floating point becomes text, in which 0 and -0 differ. Maps become JSON, because Spark does
+    not compare maps.
+    """
     column = column_of(name)
     if '"map"' in kind:
         return F.to_json(column, EXACT)

@@ -31,7 +31,8 @@ def logged(
 ) -> DataFrame:
     """Return the rows of ``group`` as a data frame.
 
-    ``types``: None lets Spark read them from the footer. ``first``: only the first segment's rows.
+    ``types`` are the columns; None lets Spark read them from the footer. ``first``: only the
+    first segment's rows.
     """
     reader = spark.read.option("parquet.page.verify-checksum.enabled", "true")
     if types is not None:
@@ -52,7 +53,8 @@ def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:
 def logged_types(spark: SparkSession, store: FileStore, group: SegmentGroup) -> dict[str, str]:
     """Return the columns of the group's segments.
 
-    They come from a footer where it names the types, because Spark would start a job to read it.
+    They come from a segment's footer, because Spark would start a job to read it. Spark reads
+    the columns of a converted group, and of types that the footer does not name.
     """
     if not group.converted:
         found = arrow_types(store.parquet_schema(next(iter(group.segments))))
@@ -101,7 +103,10 @@ def _unsent(rows: pa.Table, names: Iterable[str]) -> dict[str, Flags]:
 
 
 def key_codes(keys: Sequence[pa.ChunkedArray]) -> Integers:
-    """Return a number per row, below their count: equal where Spark's keys are equal."""
+    """Return numbers that are equal where Spark takes keys for equal.
+
+    They are below the number of rows. Nulls are one value.
+    """
     codes: Integers | None = None
     for key in keys:
         encoded = _canonical(key.combine_chunks()).dictionary_encode(null_encoding="encode")
@@ -135,9 +140,10 @@ def _text(value: Any) -> str:
 
 
 def segment_rows(table: TableState, group: SegmentGroup, store: FileStore) -> pa.Table | None:
-    """Return keys, positions and operations of ``group``, named as in ``table``.
+    """Return keys, positions and operations of ``group``, without Spark.
 
-    None: they are too many or damaged, or the segments have another key; then Spark reads the rows.
+    The columns have the names of ``table``. None means that Spark must read the rows: they are too
+    many, or the segments have another key than the table. Spark also reports damaged segments.
     """
     has, ids = table.file_schemas[group.fingerprint], table.version_ids.get(group.fingerprint, {})
     files = {name: file_column(table, has, ids, name) for name in table.columns}
@@ -162,7 +168,9 @@ def _keeps_keys(had: str | None, kind: str) -> bool:
 
 
 def _read(store: FileStore, group: SegmentGroup, key: Sequence[str]) -> pa.Table | None:
-    """Return ``key``, positions and operations; None: too many, or finer than µs.
+    """Return ``key``, positions and operations of ``group``.
+
+    None means that they are too many, or that timestamps have units that Spark does not have.
 
     Raises: FilesUnavailable, OSError, ArrowException.
     """

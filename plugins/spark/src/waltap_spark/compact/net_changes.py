@@ -55,9 +55,10 @@ class Fill:
 
 
 class NetRows:
-    """The net changes of rows; ``key_reused``: before the row of the key is deleted.
+    """The net changes of a set of rows.
 
-    ``live_keys`` gets first rows of keys, and returns whether these keys exist before all rows.
+    ``key_reused``: a key may be reused before its row is deleted. ``live_keys`` gets the first rows of
+    different keys, and returns whether these keys exist before all rows.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class NetRows:
         self._at = np.arange(len(order))
 
     def last_rows(self) -> tuple[Integers, dict[str, Fill]]:
-        """Return one row for each key, a delete where it is gone, and the missing columns."""
+        """Return one row for each key, and the columns that they lack.
+
+        The row is a delete where the key has no row afterwards.
+        """
         rows, alive = self._keys.last, ~self._deletes[self._keys.last]
         if self._key_reused:
             alive = self._alive()
@@ -141,7 +145,11 @@ class NetRows:
 
     @cached_property
     def _verdicts(self) -> "tuple[_Runs, Integers]":
-        """The transactions of each key; whether a row remains: 1, 0, or -1 for as before."""
+        """The transactions of each key, and their results.
+
+        A result is whether the key has a row afterwards: 1 and 0 mean yes and no, and -1: as before
+        the transaction.
+        """
         runs = self._transactions
         more = runs.sum(self._puts.astype(int) - self._deletes)
         # Anything but a delete at the end leaves a row. A first operation other than an insert
@@ -189,7 +197,10 @@ class NetRows:
 
     @cached_property
     def _partners(self) -> Integers:
-        """The old key's delete for each new key's insert, or -1."""
+        """The old key's delete for each new key's insert.
+
+        -1 where there is none.
+        """
         epoch, lsn, seq, sub = self._positions
         order = np.lexsort((sub, seq, lsn, epoch))
         one, other = order[:-1], order[1:]
@@ -201,9 +212,10 @@ class NetRows:
 
     @cached_property
     def _row_numbers(self) -> tuple[Integers, Integers]:
-        """Each event's row, and the row its transaction leaves, by number within the key.
+        """Each event's row, and the row its transaction leaves.
 
-        Row 1 existed before the transaction where `_existed_before` is true.
+        Several rows may have the key within a transaction, one after the other. Row 1 existed
+        before it where `_existed_before` is true.
         """
         runs = self._transactions
         gone, was = runs.counted(self._deletes), self._existed_before[runs.number]
@@ -212,7 +224,10 @@ class NetRows:
         return number, (gone[runs.last] + 1)[runs.number]
 
     def _before(self, name: str) -> Integers:
-        """Return each deleted old key's last event with ``name``; -1: the base has it."""
+        """Return each deleted old key's last event with ``name``.
+
+        -1 means that the base has the value.
+        """
         runs, (number, left_as) = self._transactions, self._row_numbers
         brings = ~self._deletes & (~self._unsent[name] | self._arrives)
         order = np.lexsort((number, runs.number))
@@ -228,7 +243,8 @@ class NetRows:
     def _carried(self, name: str) -> tuple[Integers, Integers, Integers]:
         """Return rows with changed keys, their sources, and deletes of earlier keys.
 
-        The source had the value of ``name`` under that earlier key; -1: the base has it.
+        The source had the value of ``name`` under that earlier key. Without source (-1) the base
+        has it.
         """
         none = self._at[:0]
         unsent = self._unsent[name]

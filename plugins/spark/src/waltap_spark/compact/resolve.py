@@ -27,7 +27,10 @@ from waltap_spark.state.output import BasePart, ChangeSet, TableState
 
 @dataclass(frozen=True)
 class RetainedKeys:
-    """Keys in later groups of a snapshot, which the first group does not remove."""
+    """Keys in later groups of a snapshot.
+
+    The first group removes the table's rows that it lacks, except these.
+    """
 
     keys: DataFrame
     groups: Sequence[SegmentGroup]
@@ -50,9 +53,10 @@ def changes_frame(
     *,
     filled: bool = False,
 ) -> DataFrame:
-    """Return the rows of ``sets``: all columns that the table had, then the log's.
+    """Return the rows of ``sets`` with all columns the table ever had.
 
-    ``filled``: rows from before a column was added have its default; otherwise null, as in the log.
+    The log's own columns follow. ``filled``: rows from before a column was added have its
+    default, as in the source; otherwise null, as in the log.
     """
     by_version: dict[str, list[str]] = {}
     for change in sets:

@@ -36,7 +36,10 @@ def is_small(group: SegmentGroup) -> bool:
 
 
 def arrow_types(schema: pa.Schema) -> dict[str, str] | None:
-    """Return the columns of ``schema`` but the log's, in JSON; None: Spark must infer."""
+    """Return the columns of ``schema`` without the log's own.
+
+    Name → type as Spark infers it, in JSON. None means that only Spark itself can infer a type.
+    """
     own = [field for field in schema if field.name not in LOG_FIELDS]
     try:
         types = {each.name: from_arrow_type(each.type, prefer_timestamp_ntz=True) for each in own}
@@ -54,7 +57,10 @@ def frame_of(spark: SparkSession, rows: pa.Table, types: dict[str, str]) -> Data
 
 
 def rows_of(store: FileStore, group: SegmentGroup, names: Sequence[str]) -> pa.Table:
-    """Return columns ``names``, then the log's. Raises: ValueError for another count."""
+    """Return the rows of ``group``: columns ``names``, then the log's own.
+
+    Raises: ValueError if the manifests have another number of rows.
+    """
     stored = {new: name for name, new in group.called.items()}
     own = [stored.get(name, name) for name in names]
     columns = [*own, *(name for name in LOG_FIELDS if name != "_epoch")]
@@ -120,7 +126,11 @@ def write_parquet(rows: pa.Table, file: IO[bytes], compression: str = "snappy") 
 
 
 def text_of(kind: Any, *, times: bool = False) -> pa.DataType:
-    """Return an Arrow type with text for wide decimals (``times``: and times of day)."""
+    """Return ``kind`` with text instead of wide decimals, also in nested types.
+
+    ``kind`` is a type of Arrow. ``times``: and instead of times of day, which sessions read only
+    with a setting.
+    """
     if pa.types.is_decimal256(kind) or (times and pa.types.is_time(kind)):
         return pa.string()
     if pa.types.is_list(kind):

@@ -154,7 +154,10 @@ def _of_one_moment(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 def _states(
     table: TableState, changes: Sequence[LogFacts], events: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Return all states of each key, with all values; ``stored`` ones are ``base``'s."""
+    """Return all states of each key, with unsent values filled in.
+
+    ``stored`` marks the state in ``base``.
+    """
     key, mode = list(table.key), table.mode
     partial = unsent_columns(table, changes)
     always = [name for name in table.columns if name not in key and name not in partial]
@@ -252,7 +255,11 @@ def _compared(table: TableState, states: DataFrame) -> DataFrame:
 
 
 def _versions(table: TableState, states: DataFrame) -> DataFrame:
-    """Turn ``states`` into versions; a stored one may lack a part of its transaction."""
+    """Turn ``states`` into row versions.
+
+    A stored version may have only a part of its transaction: the schema changed within it, or a
+    snapshot was taken at its position.
+    """
     by_key = _by_key(table)
     turned = states.where(F.col(temp("stored")) | F.col(temp("turns"))).select(
         "*",

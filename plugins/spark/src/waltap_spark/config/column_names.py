@@ -29,15 +29,19 @@ RESERVED: Final = frozenset({*LOG_FIELDS, *VERSION, *DELETED})
 class ColumnNames:
     """Names columns by rules; without a rule they keep their names.
 
-    ``renames`` (COLUMN-REGEX:NAME for ``schema.table.column``) come before ``styles``
-    (TABLE-REGEX:STYLE, or STYLE for all others).
+    ``renames`` are COLUMN-REGEX:NAME for ``schema.table.column`` as the source writes it; the
+    first match decides. ``styles`` are TABLE-REGEX:STYLE, or STYLE alone for all other tables.
+    They apply to columns that no rename names.
     """
 
     def __init__(self, styles: Sequence[str] = (), renames: Sequence[str] = ()) -> None:
         self._styles, self._renames = tuple(styles), tuple(renames)
 
     def of(self, table: str, column: str, *, ruled_as: str = "") -> str:
-        """Return a column's name; ``ruled_as``: the table's, if different, for styles."""
+        """Return the name of ``column`` of ``table`` (``schema.table``).
+
+        ``ruled_as`` is the table name that style rules match, where it differs.
+        """
         for rule in self._renames:
             pattern, _colon, name = rule.rpartition(":")
             compiled = java_pattern(pattern, ignore_case=False)
@@ -50,7 +54,10 @@ class ColumnNames:
         )
 
     def name(self, group: "SegmentGroup", table: str, *, ruled_as: str = "") -> None:
-        """Rename the columns of ``group`` by the rules. Raises: NamesClash."""
+        """Rename the columns of ``group`` by the rules.
+
+        Raises: NamesClash.
+        """
         if group.called or not (self._styles or self._renames):
             return
         names = [column.name for column in group.columns]
@@ -71,7 +78,10 @@ class ColumnNames:
 
 
 def _require_apart(table: str, found: dict[str, str]) -> None:
-    """Raises: NamesClash, if names are equal, empty or reserved."""
+    """Require distinct column names that waltap does not use itself.
+
+    Raises: NamesClash.
+    """
     taken: dict[str, str] = {}
     for name, new in found.items():
         # a source's own column may have a reserved name; only a rule must not create one
@@ -83,14 +93,20 @@ def _require_apart(table: str, found: dict[str, str]) -> None:
 
 
 def _snake(name: str) -> str:
-    """Return words in lower case: ``OrderID`` becomes ``order_id``."""
+    """Return ``name`` as words in lower case, joined by underscores.
+
+    ``OrderID`` becomes ``order_id``.
+    """
     parted = re.sub(r"([^\W_A-Z])([A-Z])", r"\1_\2", name)
     parted = re.sub(r"([A-Z])([A-Z][a-z])", r"\1_\2", parted)
     return re.sub(r"\W+", "_", parted).lower()
 
 
 def checked_renames(rules: Sequence[str]) -> None:
-    """Raises: ValueError, if a rule is not COLUMN-REGEX:NAME."""
+    """Check that each rule is COLUMN-REGEX:NAME.
+
+    Raises: ValueError.
+    """
     for rule in rules:
         pattern, _colon, name = rule.rpartition(":")
         if not pattern or not name.strip():

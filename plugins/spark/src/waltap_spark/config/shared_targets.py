@@ -16,9 +16,10 @@ from waltap_spark.state.output import COLUMN, TableState, TargetMapping
 
 
 class TargetMappings:
-    """Rules TABLE-REGEX:SCHEMA.TABLE@SOURCE, with ``$1`` for groups; first match wins.
+    """The profile's rules TABLE-REGEX:SCHEMA.TABLE@SOURCE; the first match wins.
 
-    Without @SOURCE the schema names the source. An unmatched group is empty.
+    Without @SOURCE the schema names the source. ``$1`` is a group of the pattern in all three parts; an
+    unmatched group is empty.
     """
 
     def __init__(self, rules: Sequence[str] = (), column: str = COLUMN) -> None:
@@ -61,7 +62,10 @@ def _parts(rule: str) -> tuple[str, str, str]:
 
 
 def require_place(table: TableState, places: TargetMappings, columns: Iterable[str]) -> None:
-    """Raises: SourcesDiffer, unless ``table`` still has its mapping in ``places``."""
+    """Check that ``table`` still has the mapping of ``places``.
+
+    Raises: SourcesDiffer.
+    """
     wanted = places.of(table.schema, table.table)
     if wanted is not None and not all((wanted.schema, wanted.table, wanted.source)):
         into = f"schema {wanted.schema!r}, table {wanted.table!r}, source {wanted.source!r}"
@@ -95,7 +99,10 @@ def sharers(tables: Iterable[TableState]) -> dict[str, list[TableState]]:
 
 
 def union_columns(tables: Sequence[TableState]) -> dict[str, str]:
-    """Return all columns, in types that hold all values. Raises: SourcesDiffer."""
+    """Return all columns of ``tables``, in types that hold all values.
+
+    Raises: SourcesDiffer.
+    """
     columns: dict[str, str] = {}
     for table in tables:
         _merge(columns, table.name, table.columns)
@@ -103,13 +110,21 @@ def union_columns(tables: Sequence[TableState]) -> dict[str, str]:
 
 
 class SharedShapes:
-    """The tables of one commit, first those before it, for several threads."""
+    """The tables of one commit, which several threads apply.
+
+    ``tables``: the tables before it, by name.
+    """
 
     def __init__(self, tables: Mapping[str, TableState]) -> None:
         self._tables, self._lock = dict(tables), Lock()
 
     def required(self, table: TableState) -> TableState:
-        """Return ``table``. Raises: SourcesDiffer, if it does not fit its target."""
+        """Return ``table`` if it fits the other sources of its target.
+
+        An unshared table must not have the name of a target.
+
+        Raises: SourcesDiffer.
+        """
         # Tables of one commit are applied by several threads, and each may add columns to a target.
         with self._lock:
             had = self._tables.get(table.name)

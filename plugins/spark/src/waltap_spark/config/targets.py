@@ -65,7 +65,10 @@ def checked_names(rules: Sequence[str]) -> None:
 
 
 class NameClaims:
-    """Owners of names in a catalogue: ``tables`` of the last commit, and new ones."""
+    """Owners of names in a catalogue; several threads create tables.
+
+    ``tables`` returns the tables of the last commit, which own their names.
+    """
 
     def __init__(self, tables: "Callable[[], Mapping[str, TableState]]") -> None:
         self._tables, self._lock = tables, Lock()
@@ -75,9 +78,9 @@ class NameClaims:
     def take(
         self, owner: str, targets: Sequence[str], *, is_case_sensitive: bool, source: str = ""
     ) -> None:
-        """Claim ``targets`` for ``owner``, or none. Raises: NameTaken.
+        """Claim all ``targets`` for the table ``owner``, or none.
 
-        Tables with a ``source`` may share a target with tables of other sources.
+        Tables with a ``source`` may share a target with tables of other sources. Raises: NameTaken.
         """
 
         def comparable(at: str) -> str:
@@ -115,7 +118,10 @@ class NameClaims:
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """A column that partitions files, or a transform; ``count``: its number, else 0."""
+    """A column, or a transform of it, that partitions files.
+
+    ``count`` is the number of ``bucket`` or ``truncate``, else 0.
+    """
 
     column: str
     transform: str = ""
@@ -139,7 +145,10 @@ class FileLayout:
 
     @classmethod
     def of(cls, name: str, partition: str, cluster: str) -> "FileLayout":
-        """Return the layout of a table, or of its history (``name`` with `OF_HISTORY`)."""
+        """Return the layout that the rules give ``name``.
+
+        ``name`` is ``schema.table``, with `OF_HISTORY` for its history.
+        """
         found = tuple(_of(cluster, name))
         return cls(tuple(_of(partition, name)), tuple(each.column for each in found))
 
@@ -156,7 +165,10 @@ class FileLayout:
 
 
 def checked_divisions(rules: str, *, transforms: bool) -> None:
-    """Raises: ValueError if rules are not TABLE-REGEX:COLUMN,COLUMN;…."""
+    """Raises: ValueError if rules are not TABLE-REGEX:COLUMN,COLUMN;….
+
+    ``transforms``: whether transforms of columns are allowed.
+    """
     for rule in _rules(rules):
         pattern, colon, _columns = rule.rpartition(":")
         found = _divisions(rule)

@@ -121,7 +121,10 @@ class _CostLine:
 
 
 def _weight(manifest: Manifest, schemas: dict[str, str]) -> int:
-    """Return a manifest's weight after a portion's last ``schemas``, and update these."""
+    """Return the weight of ``manifest`` in its portion.
+
+    ``schemas`` has the schema that each table had last in the portion, and is updated.
+    """
     changes = 0
     for entry in manifest.tables:
         changes += schemas.get(entry.name, entry.fingerprint) != entry.fingerprint

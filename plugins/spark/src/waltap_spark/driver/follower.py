@@ -57,7 +57,10 @@ class LogFollower:
             time.sleep(self._properties.trigger_ms / 1000)
 
     def once(self) -> None:
-        """Apply present changes and maintain tables, for a scheduler. Raises: as `follow`."""
+        """Apply the log's present changes, and maintain the tables.
+
+        This serves a driver that a scheduler starts again and again. Raises: as `follow`.
+        """
         self.catch_up()
         self._applier.maintain(patient=True)
         try:
@@ -105,14 +108,20 @@ class LogFollower:
             self._applier.apply([])  # retries suspended tables, commits compactions
 
     def _manifests(self, damaged: list[WaltapError]) -> Iterator[Manifest]:
-        """Yield manifests up to the first damaged or missing one, which is ``damaged``."""
+        """Yield manifests up to the first damaged or missing one.
+
+        The damage goes to ``damaged``, so that the manifests before it are applied first.
+        """
         try:
             yield from self._log.manifests(self._applier.state.log_position)
         except ChangeLogDamaged as error:
             damaged.append(error)
 
     def expire(self, *, at_once: bool = False) -> None:
-        """Remove applied changes, ``at_once`` or in a while. Raises: OutputMismatch."""
+        """Remove old applied changes from the change log.
+
+        Without ``at_once`` it does so once in `EXPIRE_EVERY_S`. Raises: OutputMismatch.
+        """
         now = time.monotonic()
         if now < self._next_expiry and not at_once:
             return

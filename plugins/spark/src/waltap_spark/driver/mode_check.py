@@ -47,7 +47,10 @@ def check_modes(
 def _may_be_wrong(
     properties: SparkProperties, options: ApplyOptions, made: Mapping[str, TableState]
 ) -> bool:
-    """Return whether a table might not fit, without asking for thousands of them."""
+    """Return whether a table might not fit its mode.
+
+    The answer avoids asking the server for its tables, which may be thousands.
+    """
     by = options.modes
     mentioned = {*by.modes, *by.deletes, *by.history, *by.extra} - FIT_ALL
     renewed = (by.of(each.target_name) != each.mode for each in made.values())

@@ -35,7 +35,10 @@ ENGINE_ONLY = frozenset({"path", "applier", "compression", "snapshot.readers"})
 
 
 def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
-    """Return properties of NAME=VALUE; ``given`` ones win. Raises: ConfigurationError."""
+    """Return the properties of ``pairs`` (NAME=VALUE) for ``output``.
+
+    ``given``: properties by field name, which win. Raises: ConfigurationError with all problems.
+    """
     findings = ValidationResult(debezium=False, folder=Path.cwd())
     settings: dict[str, GivenProperty] = {}
     for pair in pairs:

@@ -49,7 +49,7 @@ class FormatChoice:
         return made
 
     def settings(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return ``settings`` with the format's own.
+        """Add the format's settings to the ``settings`` of a new session.
 
         Raises: FormatUnknown, ConfigurationError, FormatNotReady, FormatUnsupported.
         """

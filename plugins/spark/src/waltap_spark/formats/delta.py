@@ -188,7 +188,10 @@ class DeltaFormat(MergingFormat):
             spark.sql(sql)
 
     def _cleared_of(self, spark: SparkSession, error: AnalysisException) -> bool:
-        """Remove a folder that a driver left, without rows; return whether it was one."""
+        """Remove the folder of a table that a driver left; return whether it was one.
+
+        The catalogue does not know the table, and it has no rows.
+        """
         place = error.getMessageParameters()["tableLocation"]
         jvm, session = getattr(spark, "_jvm", None), getattr(spark, "_jsparkSession", None)
         if jvm is None or session is None:
@@ -245,9 +248,10 @@ class DeltaFormat(MergingFormat):
         return [lambda: spark.sql(sql)]
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
-        """Read Delta's log: files for a path, which cost no job, else DESCRIBE HISTORY.
+        """Read Delta's log.
 
-        Raises: FormatNotReady if this session lacks Delta.
+        For a table by path it reads the log's files, which costs no Spark job; otherwise DESCRIBE
+        HISTORY. Raises: FormatNotReady if this session lacks Delta.
         """
         self._require_delta(spark)
         if self._properties.catalog:
@@ -302,10 +306,11 @@ class DeltaFormat(MergingFormat):
     def _put(
         self, target: TargetTable, rows: DataFrame, key: Sequence[str], listed: str | None
     ) -> None:
-        """Replace rows by REPLACE WHERE or REPLACE ON; a small table is rewritten.
+        """Replace rows by REPLACE WHERE or REPLACE ON.
 
-        Delta reads the keys once, where MERGE makes three passes; listed keys also skip files by
-        statistics.
+        A small table is rewritten. Delta marks the old rows in one pass over the keys, and adds the
+        new ones. MERGE makes three passes: which files, which rows are written, which are marked.
+        A condition that lists keys also skips files by their statistics.
         """
         at = target.at
         if listed is not None and self._is_small(target):
@@ -345,7 +350,10 @@ class DeltaFormat(MergingFormat):
         return found[1]
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
-        """Estimate by Delta's checksum file, else by statistics, which cost a job."""
+        """Estimate rows from Delta's checksum file, else by Spark's statistics.
+
+        The statistics need Delta's log, which costs a Spark job.
+        """
         target = table.stored_table.targets.get("current")
         known = None if target is None else self._checksum(target)
         if known is None:
@@ -407,7 +415,10 @@ class DeltaFormat(MergingFormat):
                 spark.conf.unset(name)
 
     def guarded(self, spark: SparkSession, table: TableState) -> dict[str, str]:
-        """Return SQL of partitioning text that fails where Delta would store null."""
+        """Return the SQL of text that partitions files.
+
+        It fails where Delta would store null.
+        """
         stored = table.stored_table
         names = [n for n in stored.divided if table.columns.get(n) == '"string"']
         if not names:
@@ -477,7 +488,8 @@ class DeltaFormat(MergingFormat):
 def _replaces_on(spark: SparkSession) -> bool:
     """Return whether Delta and the session support REPLACE ON.
 
-    A Delta Lake without it would overwrite the whole table, so an unknown one counts as without.
+    A Delta Lake without the option ignores it, and would overwrite the whole table. So a release
+    without a list of options, or a session of Spark Connect, counts as unsupported.
     """
     jvm = getattr(spark, "_jvm", None)
     try:

@@ -70,8 +70,8 @@ def needed_since(
 ) -> float:
     """Return the time of the oldest needed version, or infinity.
 
-    ``versions``: newest first; ``named``: needed ones of the output ``own``. Others count if they wrote
-    after ``silent_ms``.
+    ``versions``: newest first. ``named``: the versions that tables of the output ``own`` name.
+    Other outputs count if they wrote after ``silent_ms``.
     """
     needed, latest = math.inf, dict[tuple[str, str], int]()
     for each in versions:
@@ -213,9 +213,10 @@ class IcebergFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Callable[[], object]]:
-        """Replace the columns, then rewrite all rows: the versions stay in sequence.
+        """Replace the columns, then rewrite all rows from the old version.
 
-        Raises: FormatLimit for a column that partitions the table.
+        Replacing the table would be one commit, but would end the sequence of its versions. Raises:
+        FormatLimit for a column that partitions the table.
         """
         at = target.at
         table = self._load(spark, at)
@@ -313,7 +314,10 @@ class IcebergFormat(MergingFormat):
     # --- versions -----------------------------------------------------------------------------------
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
-        """Return later snapshots, without rolled-back ones. Raises: FormatNotReady."""
+        """Return snapshots from the newest back, without rolled-back ones.
+
+        Raises: FormatNotReady.
+        """
         table = self._load(spark, target.at, is_there=False)
         if table is None:
             return None
@@ -400,7 +404,10 @@ class IcebergFormat(MergingFormat):
         return (before, after) in _GROWS
 
     def stored(self, kind: str) -> str:
-        """Return Iceberg's types: small integers have 32 bits, times of day are text."""
+        """Return types that Iceberg has.
+
+        Smaller integers become 32 bits, and times of day become text.
+        """
         return _LACKS.sub(lambda found: f'{found[1]}"{"integer" if found[2] else "string"}"', kind)
 
     # --- maintenance --------------------------------------------------------------------------------
@@ -441,7 +448,8 @@ class IcebergFormat(MergingFormat):
     def _expire(self, table: Any, at: str) -> None:
         """Expire snapshots by the retention and the maximum number.
 
-        A snapshot that a table names stays with all later ones, also one of another output's table.
+        A snapshot that a table names stays, with all later ones, since other sources of the present
+        commit begin there. This includes tables of other outputs that share the target.
         """
         retained = max(self._properties.retention_snapshots, MIN_SNAPSHOTS)
         limit = round((time.time() - self._properties.retention_hours * 3600) * 1000)
@@ -480,9 +488,9 @@ class IcebergFormat(MergingFormat):
         self._ready.add(spark)
 
     def _start(self, spark: SparkSession) -> None:
-        """Set our own catalogue, or load the named one to see its failure, too.
+        """Set our own catalogue, or load the named one.
 
-        Raises: SessionTaken, CatalogueUnreachable.
+        Loading shows a failure that Iceberg would hide. Raises: SessionTaken, CatalogueUnreachable.
         """
         own = {
             OWN_SETTING: CATALOG,
@@ -509,7 +517,10 @@ class IcebergFormat(MergingFormat):
 
     @staticmethod
     def _require_free(spark: SparkSession, warehouse: str) -> None:
-        """Raises: SessionTaken if our catalogue, once loaded, serves another output."""
+        """Require that our catalogue serves no other output.
+
+        A session cannot change a loaded catalogue. Raises: SessionTaken.
+        """
         had = spark.conf.get(f"{OWN_SETTING}.warehouse", None)
         jvm = getattr(spark, "_jvm", None)
         if had in (None, warehouse):

@@ -39,7 +39,10 @@ class LakeFormat:
         )
 
     def session(self, pyspark: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Return settings besides ``settings``. Raises: FormatUnsupported, FormatNotReady."""
+        """Return the settings that a session needs besides ``settings``.
+
+        Raises: FormatUnsupported, FormatNotReady.
+        """
         if _generation(pyspark) not in self.releases:
             text = f"{self.title} has no release for pyspark {pyspark}"
             raise FormatUnsupported(text, wanted=max(self.releases))

@@ -75,7 +75,8 @@ def renamed(
 ) -> dict[TargetMove, str]:
     """Rename tables where needed; return the name of each.
 
-    ``identity``: name → the table's id or None. ``rename`` returns whether the catalogue took the name.
+    ``identity`` returns the id of the table of a name, None if there is none. ``rename`` returns
+    whether the catalogue took the new name; else the table keeps its name.
     """
     found = {move: _found(move, identity) for move in moves}
     at = {move: name or move.old for move, name in found.items()}
@@ -208,7 +209,10 @@ class MergingFormat(StepwiseFormat):
     def _replacer(
         self, spark: SparkSession, table: TableState, *, listed: bool
     ) -> ReplaceRows | None:
-        """Return the replacer unless the table has ended rows or other sources' columns."""
+        """Return the replacer if it may replace ``table``'s rows.
+
+        Not in a shared target with ended rows or with columns of another source.
+        """
         plain = table.place is None and not table.mode.keeps_past
         flat = not any(kind.startswith("{") for kind in table.columns.values())
         if not plain or not flat or not table.stored_table.targets:
@@ -249,7 +253,8 @@ class MergingFormat(StepwiseFormat):
     def maintain(self, commit: CommitContext, table: TableState) -> TableState:
         """Compact every `COMPACT_STEPS` steps; remove files daily (`afterwards`).
 
-        Tables that change together begin at different times: a commit of all would take minutes.
+        Tables that change together have their first compaction at different times: the commit of
+        all would take minutes.
         """
         targets, vacuumed = table.stored_table.targets, table.stored_table.vacuumed
         if not targets:
@@ -270,7 +275,10 @@ class MergingFormat(StepwiseFormat):
     def _compacted(
         self, commit: CommitContext, table: TableState, target: TargetTable
     ) -> TargetTable:
-        """Return ``target`` at its compacted version, once a commit for all sources."""
+        """Return ``target`` at its compacted version.
+
+        One commit compacts it once for all of its sources.
+        """
         if self.has_few_files(target):
             return target
         with self.alone(target.at), _forgiven(target.at, "compacted"):
@@ -362,7 +370,10 @@ class MergingFormat(StepwiseFormat):
     def aligned(
         self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
-        """Move a written target's sources, unless `TableState.failed`, to one version."""
+        """Move the sources of a written target to one version.
+
+        A source whose rows are newer than its commit is left out (`TableState.failed`).
+        """
         wrote = {tables[name].target_name for name in moved if tables[name].place is not None}
         found: dict[str, TableState] = {}
         for name, sources in sharers(tables.values()).items() if wrote else ():
@@ -387,10 +398,11 @@ class MergingFormat(StepwiseFormat):
     def move_idle(
         self, commit: CommitContext, tables: Mapping[str, TableState]
     ) -> Mapping[str, TableState]:
-        """Move tables to the newest versions that have their rows, before these expire.
+        """Move tables to the newest versions that have their rows.
 
-        A suspended table in a target that other outputs write stays at its version, and signs it. A
-        failure affects only its own target.
+        If another program compacts the files, it also expires old versions. In a target that other
+        outputs write, a suspended table stays at its version and signs it. A failure affects only
+        its own target.
         """
         found = dict[str, TableState]()
         for table in tables.values():

@@ -149,9 +149,10 @@ class ParquetFormat(TableFormat):
     def _compact(
         self, commit: CommitContext, table: TableState, spared: RetainedKeys | None = None
     ) -> TableState:
-        """Compact the pending changes into a new base; rows of ``spared`` do not end.
+        """Compact the pending changes into a new base.
 
-        Ended versions stay in their files, so the cost depends on the open versions, not on the history.
+        Rows of ``spared`` do not end because the changes lack them. Ended versions stay in their files,
+        so the cost depends on the open versions, not on the history.
         """
         uri = self._output.uri
         ended = tuple(part for part in table.base if part.closed)
@@ -182,7 +183,10 @@ class ParquetFormat(TableFormat):
     def _compacted(
         self, commit: CommitContext, table: TableState
     ) -> tuple[DataFrame, DataFrame | None]:
-        """Return rows with pending keys, and net changes, None without key or with a past."""
+        """Return rows with pending keys, and their net changes.
+
+        The net changes are None where the mode needs every change, or the table has no key.
+        """
         rows = changes_frame(commit.spark, table, table.pending, self._output.uri, filled=True)
         base = current_frame(
             commit.spark, msgspec.structs.replace(table, pending=()), self._output.uri
@@ -289,7 +293,10 @@ class ParquetFormat(TableFormat):
         return int(stored.count())
 
     def _write(self, frame: DataFrame, path: str, rows: int | None = None) -> None:
-        """Write about ``rows`` rows of ``frame``; None: one file for each task."""
+        """Write ``frame`` to ``path``.
+
+        ``rows`` is their approximate number, for the number of files. None: one file for each task.
+        """
         if rows is not None:
             frame = frame.coalesce(rows // self._options.file_rows + 1)
         frame.write.mode("overwrite").parquet(self._output.uri(path))
@@ -308,7 +315,10 @@ def _kind(change: ChangeSet, pending: set[str]) -> tuple[object, ...]:
 
 
 def _without_unused(table: TableState) -> TableState:
-    """Return ``table`` with change sets that rows need, unless it has a history."""
+    """Return ``table`` without unneeded history.
+
+    With ``history = none`` only change sets stay from which rows are read.
+    """
     if table.mode.history:
         return table
     used = {part.path for part in table.base} | {change.path for change in table.pending}
@@ -330,7 +340,11 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
 
 
 def _only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether the group only adds rows to the base: no key meets a row there."""
+    """Return whether the group only adds rows to the base.
+
+    Inserts meet no row of their key, unless one was delivered in an earlier epoch, a delete may be
+    missing, or deleted rows stay.
+    """
     return (
         only_adds(table, group)
         and (table.mode.adds_alone or not table.base)
@@ -351,7 +365,10 @@ def _continuity_of_compaction(table: TableState) -> str:
 
 
 def _epoch_of_compaction(table: TableState) -> int:
-    """Return the earliest epoch of the parts; later ones may deliver rows again."""
+    """Return a compacted base's epoch, the earliest of its parts.
+
+    A later epoch may still deliver again rows that the base has.
+    """
     if any("t" in change.operations for change in table.pending):
         return max(change.epoch for change in table.pending)
     epochs = [*(part.epoch for part in table.base), *(change.epoch for change in table.pending)]

@@ -68,7 +68,10 @@ class SharedWork(TableWriter):
         return self.table.place
 
     def make_room(self, what: What, at: str, create: Callable[[], object]) -> None:
-        """Create the target, or add columns to it. Raises: SourcesDiffer, FormatLimit."""
+        """Create the target, or add the table's columns to it.
+
+        Raises: SourcesDiffer, FormatLimit.
+        """
         tables, target = self._format, TargetTable(at=at)
 
         def made() -> None:
@@ -137,7 +140,10 @@ class SharedWork(TableWriter):
         return f"{quoted(self._place.column)} = {literal(self._place.source, 'string')}"
 
     def clear(self) -> None:
-        """Remove the table's rows by MERGE: a DELETE without a match may not commit."""
+        """Remove the table's rows by MERGE, which always commits.
+
+        A DELETE without a match may not commit.
+        """
         sql = (
             f"MERGE INTO {self.at('current')} t USING (SELECT CAST(NULL AS string) AS never WHERE false) s"
             f" ON t.{quoted(self._place.column)} = s.never"

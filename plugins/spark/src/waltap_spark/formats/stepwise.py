@@ -158,7 +158,10 @@ class StepwiseFormat(TableFormat):
 
     @abstractmethod
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
-        """Return the commits after ``target``, oldest first; None if it does not exist."""
+        """Return the commits after the version of ``target``, oldest first.
+
+        None if the table or that version does not exist.
+        """
 
     @abstractmethod
     def noted(self, spark: SparkSession, note: CommitNote) -> AbstractContextManager[None]:
@@ -173,7 +176,10 @@ class StepwiseFormat(TableFormat):
 
     @abstractmethod
     def identity_of(self, spark: SparkSession, at: str) -> str | None:
-        """Return the table's id, which a rename keeps, None if it is missing."""
+        """Return the table's id, None if it is missing.
+
+        A rename keeps the id.
+        """
 
     def has_few_files(self, target: TargetTable) -> bool:
         """Return whether the format knows that there is nothing to compact."""
@@ -242,7 +248,10 @@ class StepwiseFormat(TableFormat):
     def driver_table(
         self, spark: SparkSession, target: TargetTable, *, small: bool
     ) -> DriverTable | None:
-        """Return a table that this process writes; None: Spark must, or not ``small``."""
+        """Return a table whose files this process writes, without a Spark plan.
+
+        None: Spark must write, or the table is not ``small``.
+        """
 
     def sign(self, spark: SparkSession, at: str) -> None:
         """Mark this output's version, for outputs that expire versions."""
@@ -267,7 +276,11 @@ class StepwiseFormat(TableFormat):
     def write_here(
         self, spark: SparkSession, target: TargetTable, rows: pa.Table, *, replaces: bool
     ) -> bool:
-        """Add few rows as a file, or replace all by them; return whether it was done."""
+        """Add few rows as one file, or replace all rows by them.
+
+        Return whether it was done. A first snapshot of many small tables would otherwise be a Spark
+        job for each.
+        """
         commit: Callable[[], object] | None = None
         with left_to_spark(target.at):
             table = self.driver_table(spark, target, small=False)
@@ -286,9 +299,10 @@ class StepwiseFormat(TableFormat):
         key: Sequence[str],
         net: Callable[[], pa.Table | None],
     ) -> Callable[[], object] | None:
-        """Return a commit that writes a small table's files again; None: Spark must write.
+        """Return a commit that writes a small table's files again.
 
-        The rows of ``net`` replace the rows with their keys; a row with `GONE` only removes.
+        The rows of ``net`` replace the rows with their keys; a row with `GONE` only removes. None:
+        Spark must write.
         """
         with left_to_spark(target.at):
             table = self.driver_table(spark, target, small=True)
@@ -345,7 +359,10 @@ class StepwiseFormat(TableFormat):
         note: CommitNote,
         action: Callable[[], object],
     ) -> dict[int, TableCommit]:
-        """Run ``action``, again if another writer was faster; return the steps then."""
+        """Run ``action`` as the step of ``note``; return the steps then.
+
+        The action runs again if another writer was faster.
+        """
 
         def act() -> None:
             if not again or note.step not in self._steps_of(commit.spark, table, target):
@@ -487,7 +504,10 @@ class StepwiseFormat(TableFormat):
         return steps
 
     def _is_others(self, note: CommitNote, table: TableState) -> bool:
-        """Return whether a commit concerns only shared columns or another source's rows."""
+        """Return whether a commit leaves the rows of ``table`` unchanged.
+
+        Such a commit changes columns of a shared target, or another source's rows there.
+        """
         place = table.place
         if place is None or not note.source:
             return False
@@ -584,7 +604,10 @@ def stored_columns(table: TableState, what: What) -> dict[str, str]:
 
 
 def _rows_by_statistics(spark: SparkSession, at: str, plan: str) -> int | None:
-    """Estimate rows by the newest metadata; None if Connect cannot ask."""
+    """Estimate a table's rows from the newest version's metadata.
+
+    None if the session cannot ask, as with Spark Connect.
+    """
     try:
         frame = getattr(spark.sql(f"SELECT * FROM {at}"), "_jdf", None)
         if frame is None:

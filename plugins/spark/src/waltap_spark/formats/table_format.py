@@ -53,9 +53,10 @@ What = Literal["current", "changes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormatContext:
-    """Location and options of a format's tables; ``tables`` are the last commit's.
+    """Location and options of a format's tables.
 
     ``identity`` is the output's permanent id: rows under another id belong to another output.
+    ``tables``: the last commit's tables by name.
     """
 
     output: SparkOutput
@@ -104,10 +105,12 @@ class TableChange:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRows:
-    """The rows of one segment group, read on demand; ``spared`` ones stay without it.
+    """The rows of one segment group, read on demand.
 
-    ``read`` makes `frame`. ``files`` is the change log's store. ``spark`` gets the rows that this
-    process reads (`waltap_spark.compact.small_sets`); without it Spark reads them all.
+    ``read`` makes `frame`. ``files``: the change log's store, for a format that writes few rows
+    without Spark (`waltap_spark.compact.small_sets`). ``spark``: the session that gets rows which
+    this process reads; without it Spark reads them all. ``spared``: rows that stay although the group
+    lacks them.
     """
 
     group: SegmentGroup
@@ -130,7 +133,10 @@ class GroupRows:
         return self._widened(table, filled=False)
 
     def read_here(self, table: TableState) -> pa.Table | None:
-        """Return a small group's rows, read here; None if large, or of other columns."""
+        """Return the rows of a small group, read by this process.
+
+        None if the group is large, or its columns differ from the table's.
+        """
         names = tuple(table.columns)
         if self.spark is None:
             return None
@@ -192,7 +198,10 @@ class GroupRows:
         return compact_here(LoggedChanges(self.spark, table, [self.group], base, base, read))
 
     def changes(self, table: TableState, base: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """Return the changes with resolved keys, and ``base``, empty after a truncate."""
+        """Return the changes with resolved keys, and their ``base``.
+
+        After a truncate the base is empty.
+        """
         rows = carry_values(table, [self.group], self._widened(table, filled=True), base)
         if self.truncates:
             return after_last_truncate(rows), base.limit(0)
@@ -204,11 +213,17 @@ class GroupRows:
 
     @property
     def only_puts(self) -> bool:
-        """Return whether every touched key has a row afterwards; changed keys leave none."""
+        """Return whether every touched key has a row afterwards.
+
+        A row with a changed key leaves a deleted one.
+        """
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.key_changes
 
     def listed(self, table: TableState) -> str | None:
-        """Return a condition of a small group's keys; None: large, or not to be listed."""
+        """Return the condition that lists the touched keys of a small group.
+
+        None: the group is large, or its keys cannot be listed.
+        """
         read = self.read_here(table) if table.key else None
         if read is None:
             return None
@@ -237,10 +252,11 @@ def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:
 
 
 class TableFormat(ABC):
-    """Stores rows and history of tables; each method returns the new `TableState`.
+    """Stores rows and history of all tables of an output.
 
-    Threads call methods for different tables at the same time, each with its own session. An error
-    suspends only its table: `PySparkException`, or one of `waltap_spark.errors`.
+    Each method returns the new `TableState`. Threads call methods for different tables at the same
+    time, each with its own session. An error suspends only its table: `PySparkException`, or one of
+    `waltap_spark.errors`.
     """
 
     writes_in_place: ClassVar[bool] = True
@@ -250,7 +266,10 @@ class TableFormat(ABC):
         return frozenset()
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
-        """Estimate the rows that a change may meet, to choose a plan; None if unknown."""
+        """Estimate the rows that a change may meet, to choose a plan.
+
+        None if unknown.
+        """
         return None if self.writes_in_place else table.stored_rows
 
     def moves(self, spark: SparkSession, tables: Iterable[TableState]) -> tuple[TargetMove, ...]:
@@ -270,7 +289,10 @@ class TableFormat(ABC):
     def aligned(
         self, spark: SparkSession, tables: Mapping[str, TableState], moved: Iterable[str]
     ) -> Mapping[str, TableState]:
-        """Return tables of one target that changed since ``moved`` were written."""
+        """Return tables that changed since ``moved`` were written.
+
+        Tables of one target change together.
+        """
         return {}
 
     def afterwards(self) -> Sequence[Callable[[SparkSession], None]]:
@@ -286,7 +308,10 @@ class TableFormat(ABC):
     def read_together(
         self, spark: SparkSession, tables: Sequence[TableState], what: What
     ) -> DataFrame:
-        """Return a target's rows or history, with sources. Raises: SourcesDiffer."""
+        """Return rows or history of a target's tables, with sources.
+
+        Raises: SourcesDiffer.
+        """
         columns = union_columns(tables)
         return functools.reduce(
             lambda one, other: one.unionByName(other, allowMissingColumns=True),

@@ -112,7 +112,10 @@ class TableWriter:
         *,
         replaces: bool = False,
     ) -> None:
-        """Add the rows of ``frame``, or replace all; ``rows`` are the same, if read here."""
+        """Add the rows of ``frame``, or replace all rows by them.
+
+        ``rows`` are the same rows, if this process has them.
+        """
 
         def action() -> None:
             target = self.table.stored_table.targets[what]
@@ -249,7 +252,10 @@ class TableWriter:
         self.table = self.table.with_storage(columns={**self.table.stored_table.columns, **new})
 
     def fill(self, new: Iterable[str], *, rows: bool) -> None:
-        """Give existing rows their values in ``new`` columns; ``rows`` as in `add`."""
+        """Give existing rows the values that older rows have in ``new`` columns.
+
+        ``rows`` as in `add`.
+        """
         known = {
             name: literal(text, sql_type(self._format.stored(self.table.columns[name])))
             for name in new

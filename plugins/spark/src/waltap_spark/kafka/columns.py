@@ -93,7 +93,10 @@ def _has_pairs(field: TopicField) -> bool:
 
 
 def _is_variant(field: TopicField) -> bool:
-    """Return whether digits in JSON may be a number, without a point, or base64."""
+    """Return whether digits in JSON may be a number or base64.
+
+    With a scale above 0 a number has a point, so it is distinguishable.
+    """
     return field.meaning == DECIMAL and int(field.parameters.get("scale", "0")) <= 0
 
 
@@ -239,14 +242,20 @@ def _unscaled(value: str) -> str:
 
 
 def declared_field(name: str, kind: str) -> TopicField:
-    """Return a declared column as text; decimals are variants, with all digits."""
+    """Return the field of a declared column.
+
+    Values are read as text, decimals as variants, which keep the digits of a number.
+    """
     if kind.startswith("decimal("):
         return TopicField(name, "bytes", DECIMAL)
     return TopicField(name, "string")
 
 
 def declared_column(kind: str, column: str) -> str:
-    """Return SQL of a declared type from JSON, else null; numbers are days or µs."""
+    """Return SQL that converts JSON to a declared type, or null.
+
+    Dates are days and times microseconds if they are numbers.
+    """
     number = f"try_cast({column} as bigint)"
     if kind == "date":
         day = f"date_from_unix_date(try_cast({number} as int))"
@@ -267,7 +276,11 @@ def declared_column(kind: str, column: str) -> str:
 
 
 def _declared_decimal(kind: str, column: str) -> str:
-    """Return SQL of a number; with a point it went through a double, of sure digits."""
+    """Return SQL of a number from a text or variant.
+
+    A number with a point went through a double, and its variant has 17 digits at most. Texts and
+    integers have all digits.
+    """
     text, found = _text_in(column), f"schema_of_variant({column})"
     scale = int(kind.partition(",")[2].rstrip(")"))
     size = f"abs(try_cast({text} as double))"
@@ -281,7 +294,10 @@ def _text_in(variant: str) -> str:
 
 
 def out_of_range(field: TopicField, kind: str | None, column: str) -> str:
-    """Return SQL of whether no type holds a value: infinite, far, or 24:00."""
+    """Return SQL of whether Spark has no type for a value.
+
+    Such values are infinite or far dates and times, and 24:00. ``kind`` is the declared type, if any.
+    """
     if kind is not None:
         number = f"try_cast({column} as bigint) is not null"
         return (
@@ -297,7 +313,10 @@ def _far(column: str, kind: str) -> str:
 
 
 def unreadable_elements(field: TopicField, column: str, *, avro: bool) -> tuple[str, str] | None:
-    """Return SQL of tests for null elements: unreadable, or without a type of Spark."""
+    """Return SQL of two tests of an array's elements.
+
+    Whether one became null since it is unreadable, and whether one did since no type of Spark holds it.
+    """
     if field.kind == "array" and field.items is not None:
         inner = typed_column(field.items, "e", avro=avro, inside=True)
         if inner == "e":
@@ -313,7 +332,10 @@ def unreadable_elements(field: TopicField, column: str, *, avro: bool) -> tuple[
 def was_not_sent(
     field: TopicField, kind: str | None, column: str, placeholder: str, *, avro: bool
 ) -> str | None:
-    """Return SQL of whether a value is the placeholder; None: it is always sent."""
+    """Return SQL of whether a raw value is the placeholder.
+
+    None for types that are never stored out of line. ``kind`` is the declared type, if any.
+    """
     if kind is not None:
         column = _text_in(column) if _is_variant(field) else column
         listed = ", ".join(map(literal_of, _texts_of_unsent(kind, placeholder)))

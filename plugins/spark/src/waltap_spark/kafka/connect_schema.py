@@ -123,7 +123,10 @@ def _of_avro(name: str, kind: Any, known: dict[str, Any], space: str) -> TopicFi
 
 
 def key_fields(key: str) -> tuple[str, ...]:
-    """Return the columns of a record's JSON key. Raises: EventUnreadable."""
+    """Return the columns of a record's key. Raises: EventUnreadable.
+
+    The key is JSON, with or without schema.
+    """
     try:
         found = json.loads(key)
         if isinstance(found, dict) and set(found) == {"schema", "payload"}:
@@ -136,7 +139,10 @@ def key_fields(key: str) -> tuple[str, ...]:
 
 
 def names_in_avro(schema: str) -> dict[str, set[str]]:
-    """Return a record's fields with inner ones. Raises: EventUnreadable if it is none."""
+    """Return an Avro record's fields, and their inner fields.
+
+    Raises: EventUnreadable if it is no record.
+    """
     try:
         return {each["name"]: _names(each["type"]) for each in json.loads(schema)["fields"]}
     except (ValueError, KeyError, TypeError) as cause:
@@ -151,7 +157,10 @@ def _names(kind: Any) -> set[str]:
 
 
 def without_decimals(schema: str) -> str:
-    """Return an Avro schema with bytes for decimals, whose digits Spark cannot hold."""
+    """Return an Avro schema without decimals, which then are bytes.
+
+    Spark's decimals have 38 digits at most.
+    """
 
     def bare(part: dict[str, Any]) -> dict[str, Any]:
         left_out = {"logicalType", "precision", "scale"}

@@ -35,7 +35,10 @@ def schemas_of(address: str) -> Callable[[str], str]:
 
 
 def _schema_of(address: str, schema_id: str) -> str:
-    """Return a schema by its id. Raises: TopicsUnreadable, EventUnreadable."""
+    """Return a schema by id; ``address`` may contain user and password.
+
+    Raises: TopicsUnreadable, EventUnreadable.
+    """
     from waltap.base.network.http import HttpClient
 
     place = urlsplit(address)
@@ -326,12 +329,14 @@ class TopicEvents:
         return [BadRecord(*row) for row in rows.limit(self._topics.most_bad + 1).collect()]
 
     def hold_back(self, unfinished: frozenset[Place]) -> dict[Place, int]:
-        """Leave out waiting events, and later ones; return the partitions' ends then.
+        """Leave out waiting events and later ones of their partitions.
 
-        An event of a changed key may wait for the other, another schema for its turn, and any for
-        records of another partition: before the topic got partitions, keys had others. ``unfinished``
-        partitions have more records, and perhaps the other event, unless they have passed its
-        position.
+        These are single events of a changed key while the other one may still come, events whose
+        schema began out of turn, and events behind records that another partition of the topic still
+        has: before the topic got partitions, keys had others. Return the ends of the partitions then.
+
+        ``unfinished``: partitions with more records. The other event may be there, however old an event
+        is, unless the partition has passed its position.
         """
         ends: dict[Place, int] = {}
         more = {place: self._highs.get(place, (0, 0)) for place in unfinished}
@@ -367,9 +372,10 @@ class TopicEvents:
         return ends
 
     def _beyond(self, more: Mapping[Place, High]) -> dict[Place, tuple[int, int, int]]:
-        """Return each partition's first event beyond another, by offset and position.
+        """Return the first event of each partition beyond another partition.
 
-        ``more``: the positions after which partitions have further records.
+        Partition → offset and position. ``more``: the positions after which partitions have further
+        records.
         """
         topics = self._spread.intersection(topic for topic, _partition in more)
         if not topics:
@@ -436,7 +442,10 @@ class TopicEvents:
         ]  # fmt: skip
 
     def reached(self) -> dict[Place, Reached]:
-        """Return the progress of every partition with events. Raises: OffsetsLost."""
+        """Return the progress of every partition with events.
+
+        Raises: OffsetsLost.
+        """
         found: dict[Place, Reached] = {}
         for row in self._summary():
             where = f"partition {row['partition']} of {row['topic']}"

@@ -67,7 +67,10 @@ class KafkaFeed:
         self._absent = frozenset[str]()
 
     def __enter__(self) -> Self:
-        """Lock the log and continue it. Raises: FilesInUse, ChangeLogDamaged."""
+        """Lock the log, and continue after its last manifest.
+
+        Raises: FilesInUse, ChangeLogDamaged.
+        """
         # Two feeds would both claim the next position.
         self._store.lock(".lock")
         make_log_identity(self._store)  # before readers find the log by the folder
@@ -161,7 +164,11 @@ class KafkaFeed:
         return manifest
 
     def _delete_unpublished(self) -> None:
-        """Remove segments of before the first manifest: folders that `expire` leaves."""
+        """Remove segments of before the first manifest.
+
+        Spark writes a folder per table, and `ChangeLog.expire` leaves its empty folders. Other segments
+        were never published.
+        """
         epochs = self._store.folders("manifests")
         buckets = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
         if buckets:
@@ -198,7 +205,10 @@ class KafkaFeed:
         log.warning(text, len(bad), self._store.uri(path), bad[0].described())
 
     def bad_records(self) -> list[dict[str, Any]]:
-        """Return kept records: topic, partition, offset, code, reason, key, value."""
+        """Return the kept bad records as dicts.
+
+        Members: topic, partition, offset, code, reason, key, value.
+        """
         return [
             json.loads(line)
             for name in sorted(self._store.names(BAD))
@@ -242,7 +252,10 @@ class KafkaFeed:
     def _written(
         self, rows: TableRows, number: int
     ) -> tuple[TableEntry, list[int], list[BadRecord]]:
-        """Write a table's rows; return its entry, commit times (µs) and bad records."""
+        """Write the rows of one table.
+
+        Return the entry for the manifest, the first and last commit time (µs), and bad records.
+        """
         schema, table = rows.table
         place = f"{safe_name(schema)}.{safe_name(table)}"
         folder = f"segments/{self._bucket}/{place}/{self._log_position}-k{number:04x}"
@@ -339,7 +352,10 @@ def _shown(content: bytes | None) -> str | dict[str, str] | None:
 
 
 def _counts(rows: TableRows) -> list[Column]:
-    """Return the counts for a manifest, which Spark observes while it writes."""
+    """Return the counts of rows that a manifest needs.
+
+    Spark observes them while it writes, which saves a second pass.
+    """
     good = F.col(PROBLEM).isNull()
     moved = (F.col("_op") == "c") & (F.col("_sub") == 1) & (F.size("_unchanged") > 0)
     time = F.when(good, F.col("_commit_ts"))

@@ -110,7 +110,11 @@ def table_rows(
 
 
 class _ColumnSql:
-    """SQL of the log's columns from ``p.row``; ``stage`` computes each value once."""
+    """SQL of the change log's columns, from a row ``p.row``.
+
+    ``stage`` computes each value once, since several columns test it. ``placeholders`` has columns
+    that may have unsent values.
+    """
 
     def __init__(self, topics: KafkaTopics, kinds: Mapping[str, str], *, avro: bool) -> None:
         self._placeholder, self._kinds, self._avro = topics.placeholder, kinds, avro
@@ -172,7 +176,10 @@ class _ColumnSql:
 
 
 def _changes(*, keyed: bool) -> str:
-    """Return SQL of an event's changes; without key an update is a delete and insert."""
+    """Return SQL of an event's changes.
+
+    Without a key an update is a delete and an insert, as in `waltap_sinks.changelog`.
+    """
     changed = "array(named_struct('op', 'u', 'sub', 0, 'row', a))"
     if not keyed:
         gone, new = "'op', 'd', 'sub', 0, 'row', b", "'op', 'c', 'sub', 1, 'row', a"
@@ -185,7 +192,10 @@ def _changes(*, keyed: bool) -> str:
 
 
 def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> None:
-    """Raises: ColumnNameTaken, if a column is called as the log's own."""
+    """Require that no column is called as the log's own.
+
+    Raises: ColumnNameTaken.
+    """
     for each in fields:
         if each.name in LOG_COLUMNS:
             text = f"{'.'.join(table)} has a column {each.name}, which the change log uses itself"

@@ -163,7 +163,10 @@ def _bounds(
 
 
 def records(spark: SparkSession, topics: KafkaTopics, wanted: Mapping[Place, range]) -> DataFrame:
-    """Return the records of ``wanted`` that no transaction has aborted."""
+    """Return the records of ``wanted``, without aborted transactions.
+
+    Columns: topic, partition, offset, timestamp, key, value, headers.
+    """
     bounds: dict[str, dict[str, dict[str, int]]] = {"starting": {}, "ending": {}}
     for (topic, partition), each in wanted.items():
         bounds["starting"].setdefault(topic, {})[str(partition)] = each.start

@@ -35,7 +35,10 @@ FORMER_MOST: Final = 100
 
 
 def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
-    """Prepare ``table`` for another of its name; ``keeps_rows``: as the past."""
+    """Return ``table`` prepared for another table of its name.
+
+    ``keeps_rows``: the rows stay, because the mode keeps the past.
+    """
     return msgspec.structs.replace(
         table,
         base=table.base if keeps_rows else (),
@@ -51,7 +54,11 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
 
 
 def whereabouts(tables: Mapping[str, TableState]) -> dict[int, tuple[str, str]]:
-    """Return each source number with its table and a verb of its rows for messages."""
+    """Return each source number with its table and row state.
+
+    The state is a verb for messages: the rows "are" there, or "were given up" when another table
+    took the name.
+    """
     found = {
         oid: (name, "were given up") for name, each in tables.items() for oid in each.former if oid
     }
@@ -83,8 +90,9 @@ def renames(table: TableState, group: SegmentGroup) -> dict[str, str]:
 
 
 def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool) -> dict[str, str]:
-    """Return spare names for a former table's columns that cannot hold ``types``.
+    """Return spare names for columns of a former table.
 
+    They are the columns whose names the new table uses, with ``types`` that no common type holds.
     ``by_number``: only columns with a number, because files are read by number.
     """
     found = dict[str, str]()
@@ -99,7 +107,8 @@ def spare_names(table: TableState, types: Mapping[str, str], *, by_number: bool)
 def former_numbers(table: TableState, types: Mapping[str, str]) -> dict[str, int]:
     """Return numbers of a former table's columns that cannot hold ``types``.
 
-    Such a column, known by name alone, then gets a spare name when a column of its name appears.
+    Such a column is known by name alone since another table took the name. With its number it gets a
+    spare name as soon as a column of its name appears.
     """
     first = table.incarnation * PER_INCARNATION
     return {
@@ -121,11 +130,12 @@ def former_columns_renamed(
     types: Mapping[str, str],
     spares: Mapping[str, str],
 ) -> TableState:
-    """Return ``table``, in the place of ``gone``, with the former columns renamed.
+    """Return ``table`` with the former table's columns renamed.
 
-    Columns in ``spares``, and former ones that ``table`` lacks and files need, keep their former
-    numbers. Columns of ``types`` continue under numbers of ``group``, also where files name them
-    differently.
+    ``table`` took the place of ``gone`` and gets ``types``, columns of ``group``. The columns in
+    ``spares`` get their spare names and keep their former numbers. So do earlier dropped columns,
+    and columns that ``table`` lacks and files name differently. Columns that ``table`` has
+    continue under its numbers, also where files name them differently.
     """
     new = _ids(table, group.columns)
     continued = {
@@ -156,7 +166,10 @@ def _spare(name: str, taken: Mapping[str, object]) -> str:
 
 
 def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
-    """Return columns, named after `renames`, that ``group`` no longer has."""
+    """Return the columns that ``group`` no longer has.
+
+    They have their names after `renames`.
+    """
     called, named = renames(table, group), {column.name for column in group.columns}
     used = {*named, *(called.get(name, name) for name in (*table.hidden, *table.key))}
     present = [called.get(name, name) for name in table.columns]
@@ -165,7 +178,11 @@ def dropped(table: TableState, group: SegmentGroup) -> tuple[str, ...]:
 
 
 def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
-    """Return ``table`` without columns ``names``, whose values no longer count."""
+    """Return ``table`` without the columns ``names``.
+
+    Files of rows may have them. Their values no longer count, also when the source adds a column
+    with the same name again.
+    """
     if not names:
         return table
     return msgspec.structs.replace(
@@ -188,9 +205,10 @@ def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BaseP
 def identify(
     table: TableState, group: SegmentGroup, types: Mapping[str, str]
 ) -> tuple[TableState, tuple[str, ...]]:
-    """Return ``table`` with columns of ``group``, and reasons to doubt older rows.
+    """Return ``table`` with the columns of ``group`` renamed and numbered.
 
-    The table's types stay. Nothing may be pending when `renames` finds any: it has the earlier names.
+    It also returns reasons to doubt older rows. The group has ``types``; the table's stay. Nothing
+    may be pending when `renames` finds any, because pending changes use the earlier names.
     """
     ids = _ids(table, group.columns)
     known = {number for each in table.version_ids.values() for number in each.values()}
@@ -267,7 +285,11 @@ def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
 
 
 def renews_columns(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether the columns change; generated ones are only hidden in between."""
+    """Return whether changes have other columns from this group on.
+
+    The server does not send generated columns, but each chunk of a snapshot has them. They stay
+    hidden in between, so they are no change.
+    """
     names = {column.name for column in group.columns}
     changed = names.symmetric_difference(table.source_columns)
     if not (group.streamed and names.intersection(table.hidden)):
@@ -362,7 +384,10 @@ def needs_snapshot(table: TableState, snapshot_reason: str) -> TableState:
 def file_column(
     table: TableState, names: Mapping[str, str], ids: Mapping[str, int], column: str
 ) -> str | None:
-    """Return the name of ``column`` in files with ``names``, None without it."""
+    """Return the name of the table's ``column`` in files with ``names``.
+
+    None means that the files do not have the column.
+    """
     wanted, other = table.ids.get(column), ids.get(column)
     for name, number in ids.items():
         if number == wanted and name in names:

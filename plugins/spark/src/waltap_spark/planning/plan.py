@@ -92,7 +92,10 @@ class SegmentGroup:
         self.operations = Counter(r=rows) if rows else Counter()
 
     def leave_out(self, paths: set[str]) -> None:
-        """Leave segments out; counts of operations still include their rows."""
+        """Leave the segments ``paths`` out.
+
+        Counts of operations still include their rows.
+        """
         for path in paths.intersection(self.segments):
             self.rows -= self.segments.pop(path).rows
 
@@ -168,9 +171,11 @@ class TableTask:
         return () if unknown else joined(table.waits, self.entries)
 
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
-        """Return the ends of begun groups, and ``had``, the ends of earlier attempts.
+        """Return the ends of all groups that were begun.
 
-        ``every``: also of groups that another driver may have begun in the same commit.
+        ``had`` are the ends of earlier attempts: this attempt may have failed before it reached
+        another's writes. ``every`` adds groups that were not begun now, since another driver
+        may have begun them in the same commit.
         """
         groups = self.groups if every else self.tried
         return tuple(sorted({*had, *(each.until for each in groups if each.until is not None)}))
@@ -261,8 +266,9 @@ def plan(
 ) -> dict[str, TableTask]:
     """Return a task for every table that ``manifests`` touch.
 
-    ``tables`` are as before, with staged parts. ``routes``: entries that count, and their tables
-    (`TableRenames.routes`); None: each entry is of the table of its name.
+    ``tables`` are the tables before, with the parts of unfinished snapshots. ``routes`` have the
+    entries that count, and their tables (`TableRenames.routes`). Without them each entry counts
+    for the table of its name.
     """
     plans = {
         name: TableTask(before.schema, before.table, staged=list(before.staged))
@@ -297,12 +303,18 @@ def plan(
 
 
 def only_adds(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether all rows are inserts of new keys, and no delete may be missing."""
+    """Return whether all rows are inserts of new keys.
+
+    Without a continuity id a delete may be missing, so that a key is inserted twice.
+    """
     return set(group.operations) == {"c"} and bool(group.continuity_id or not table.key)
 
 
 def meets_none(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether ``group`` has no key of a stored row, by epoch and gap-free run."""
+    """Return whether ``group`` has no key of a stored row.
+
+    All stored rows must be of its epoch and, with a key, of its gap-free run.
+    """
     stored = table.stored_table
     if not stored.targets or not only_adds(table, group) or not table.mode.adds_alone:
         return False
@@ -316,7 +328,10 @@ def another_table(table: TableState, group: SegmentGroup) -> bool:
 
 
 def doubles(table: TableState, group: SegmentGroup) -> str:
-    """Return why rows, read again without a key, may be there twice; "": they cannot."""
+    """Return why ``group`` may duplicate rows, "" when it cannot.
+
+    Rows that are read again while changes stream find their earlier copies only by a key.
+    """
     again = group.operations["r"] and not group.replaces and group.span is not None
     stored = table.stored_rows or table.stored_table.epoch
     there = (stored and not another_table(table, group)) or set(group.operations) > {"r"}
@@ -350,9 +365,10 @@ ADDS: Final = frozenset("crt")
 
 
 def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
-    """Apply a later key to earlier groups without one, where the mode needs a key.
+    """Apply a later key to earlier groups without one.
 
-    A group without the key's columns adds no rows (`SegmentGroup.lost`).
+    Groups whose mode works without a key stay as they are. A group without the key's columns adds
+    no rows (`SegmentGroup.lost`).
     """
     later: SegmentGroup | None = None
     for group in reversed(groups):
@@ -363,7 +379,11 @@ def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
 
 
 def _take(group: SegmentGroup, later: SegmentGroup) -> None:
-    """Apply the key of ``later`` to ``group``, alike in every attempt."""
+    """Apply the key of ``later`` to ``group``.
+
+    The result depends on these two groups alone. An earlier attempt may have written it already,
+    and a retry must write the same rows.
+    """
     if group.oid and later.oid and group.oid != later.oid:
         group.lost, group.rows = True, 0  # the source dropped that table
         return
@@ -385,7 +405,10 @@ def _take(group: SegmentGroup, later: SegmentGroup) -> None:
 
 
 def _called(group: SegmentGroup, later: SegmentGroup) -> tuple[str, ...] | None:
-    """Return the names of ``later``'s key columns in ``group``; None: one is missing."""
+    """Return the names in ``group`` for the key columns of ``later``.
+
+    None means that the group lacks one of them.
+    """
     numbers = {column.name: column.number for column in later.columns}
     by_number = {column.number: column.name for column in group.columns}
     names = {column.name: column.number for column in group.columns}

@@ -28,7 +28,10 @@ CHANGE = ("_commit_lsn", "_lsn", "_seq", "_sub", "_commit_ts")
 
 
 def reached(before: OutputState, manifests: Iterable[Manifest]) -> dict[int, int]:
-    """Return the highest LSN before each epoch, of ``before`` and ``manifests``."""
+    """Return, by epoch, the highest LSN of all epochs before it.
+
+    ``before`` knew some of them; ``manifests`` add later epochs.
+    """
     found = dict(before.reached_by or [(before.log_position.epoch, 0)])
     for each in manifests:
         if each.previous.epoch < each.log_position.epoch:
@@ -41,13 +44,19 @@ def reached(before: OutputState, manifests: Iterable[Manifest]) -> dict[int, int
 def needed(
     reach: Mapping[int, int], log_position: LogPosition, tables: Iterable[TableState]
 ) -> tuple[tuple[int, int], ...]:
-    """Return entries that tables need; without an own position at ``log_position``."""
+    """Return the entries of ``reach`` that a table still needs.
+
+    Tables without a position of their own are at ``log_position``.
+    """
     oldest = min([log_position, *(each.log_position for each in tables if each.log_position)]).epoch
     return tuple((epoch, lsn) for epoch, lsn in reach.items() if epoch >= oldest)
 
 
 def may_repeat(table: TableState, group: SegmentGroup, reach: Mapping[int, int]) -> bool:
-    """Return whether ``group`` may repeat changes of an epoch that `reached` has."""
+    """Return whether ``group`` may repeat changes of an earlier epoch.
+
+    ``reach`` is the result of `reached`.
+    """
     before = next((reach[epoch] for epoch in sorted(reach) if epoch >= group.epoch), 0)
     return (
         bool(group.segments and table.file_schemas)
@@ -58,7 +67,11 @@ def may_repeat(table: TableState, group: SegmentGroup, reach: Mapping[int, int])
 
 
 def lacks_values(table: TableState, group: SegmentGroup) -> bool:
-    """Return whether repeated changes would remove unsent or newer columns' values."""
+    """Return whether repeated changes would remove values from rows.
+
+    This concerns tables without a history. The values are unchanged ones that a row kept under
+    its old key, or in a column that was added since.
+    """
     has = {column.name for column in group.columns}
     return bool((group.key_changes and group.unchanged) or not has.issuperset(table.source_columns))
 
@@ -66,8 +79,9 @@ def lacks_values(table: TableState, group: SegmentGroup) -> bool:
 def remaining_rows(
     group: SegmentGroup, rows: DataFrame, history: DataFrame, *, all_or_none: bool
 ) -> DataFrame | None:
-    """Return changes that ``history`` lacks; None: all or no ``rows`` remain.
+    """Leave out changes that ``history`` has from an earlier epoch.
 
+    ``rows`` are the rows of ``group``. Return those that remain, None for all rows or none.
     ``all_or_none``: leave out all rows or none.
     """
     assert group.span is not None

@@ -43,7 +43,10 @@ DISPLACED: Final = (
 
 @dataclass(slots=True)
 class _Table:
-    """A table while entries are read; ``number`` is its epoch and OID, if known."""
+    """A table while the entries are read.
+
+    ``number`` is its epoch and OID, None if unknown.
+    """
 
     name: Name
     number: tuple[int, int] | None
@@ -86,9 +89,10 @@ class TableRenames:
                 log.info("%s was renamed in the source, and is %s now", before, ".".join(name))
 
     def applied(self, tables: Mapping[str, TableState], *, in_place: bool) -> dict[str, TableState]:
-        """Return ``tables`` by their names after; suspended ones note waiting entries.
+        """Return ``tables`` by their names after.
 
-        ``in_place``: a renamed table's rows stay where they are.
+        Suspended tables note the entries that wait for them. ``in_place``: a renamed table's rows
+        stay where they are.
         """
         if self.routes is None:
             return dict(tables)
@@ -145,7 +149,10 @@ def joined(had: Iterable[EntryId], more: Iterable[EntryId]) -> tuple[EntryId, ..
 
 
 def find_renames(manifests: Iterable[Manifest], tables: Mapping[str, TableState]) -> TableRenames:
-    """Return the renames that ``manifests`` report; mostly none (`UNCHANGED`)."""
+    """Return the renames that ``manifests`` report for ``tables``.
+
+    In nearly every commit each entry is of the table that has its name (`UNCHANGED`).
+    """
     entries = [
         (manifest.log_position.epoch, entry) for manifest in manifests for entry in manifest.tables
     ]
@@ -227,7 +234,10 @@ class _Walk:
         self._rename_displaced()
 
     def _distinct(self, entry: TableEntry) -> TableEntry:
-        """Return ``entry``, with a spare name if another schema and table read the same."""
+        """Return ``entry`` with a spare name if another table's name reads the same.
+
+        Such are ``c`` of schema ``a.b``, and ``b.c`` of schema ``a``.
+        """
         owner = self._named.get(entry.name)
         if owner is None or owner.name == (entry.schema, entry.table):
             return entry
@@ -333,7 +343,10 @@ def catalogue_name(table: TableState) -> Name:
 
 
 def free_place(tables: Mapping[str, TableState], name: Name, oid: int) -> Name | None:
-    """Return a new table's stored name; None: its own, which no renamed one has."""
+    """Return a new table's stored name, None for its own.
+
+    A renamed table may still be stored under its old name, which no other table may use.
+    """
     taken = {table.stored_at or (table.schema, table.table) for table in tables.values()}
     if name not in taken:
         return None

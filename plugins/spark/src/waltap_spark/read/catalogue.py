@@ -77,7 +77,10 @@ def logged_tables(
     *,
     required: bool = True,
 ) -> dict[str, TableEntry]:
-    """Return wanted tables' newest entries. Raises: TableNotLogged if ``required``."""
+    """Return each wanted table's newest entry by name.
+
+    Raises: TableNotLogged if the log has none of them and ``required``.
+    """
     found: dict[str, TableEntry] = {}
     later: dict[str, TableEntry] = {}
     names: set[str] = set()
@@ -116,7 +119,10 @@ def source_struct(log: ChangeLog, options: SourceOptions) -> StructType:
 def query_struct(
     options: SourceOptions, tables: Mapping[str, Mapping[str, str]], own: Mapping[str, str]
 ) -> StructType:
-    """Return the schema of ``tables``, then ``own``. Raises: SourceOption if taken."""
+    """Return the schema of ``tables`` with their columns, then ``own``.
+
+    Raises: SourceOption if a column of the only table has one of these names.
+    """
     if not options.table:
         structs = {name: struct_of(types).json() for name, types in sorted(tables.items())}
         return struct_of({**MANY, **structs, **own})

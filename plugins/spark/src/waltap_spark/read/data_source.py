@@ -40,7 +40,10 @@ class ChangeLogSource(DataSource):  # type: ignore[misc]
 
     @shows_text
     def schema(self) -> "StructType":
-        """Return the log's present columns. Raises: SourceOption, TableNotLogged."""
+        """Return the log's present columns without reading a row.
+
+        Raises: SourceOption, TableNotLogged.
+        """
         options = self._parsed()
         if options.profiles:  # an engine is imported where one is wanted
             from waltap_spark.read.profiles import private_log_positions, profiles_struct

@@ -52,7 +52,8 @@ UNDER_LOCK: Final = frozenset(("snapshot", "streaming"))
 class HostedEngine:
     """The engine of the profile in ``file``; picklable before `begin`.
 
-    ``folder`` has change logs; "": the profile's own sink, if it is one, or a folder below its state.
+    ``folder`` is the folder of change logs. "" means the profile's own: its sink, if that is a
+    change log, or a folder below its state.
     """
 
     def __init__(self, file: str, folder: str = "") -> None:
@@ -96,7 +97,10 @@ class HostedEngine:
         return None if self.storage is not None else f"changelog:{self.location}"
 
     def catalogue(self, wants: Callable[[str], bool]) -> dict[str, pa.Schema]:
-        """Ask the server for captured tables, as in the log. Raises: WaltapError."""
+        """Query the server for the wanted captured tables.
+
+        Name → columns as in the private log. Raises: WaltapError.
+        """
         stages = self._stages()
         connector = stages.open_connector(MadeByRun())
         try:
@@ -126,9 +130,10 @@ class HostedEngine:
         return self._pipeline is not None
 
     def begin(self, *, ends: bool, waits: bool = True) -> None:
-        """Start capturing, with ``ends`` up to the server's present position.
+        """Start capturing.
 
-        With ``waits`` `release` confirms the slot, else the durable private log. Raises: WaltapError,
+        With ``ends`` up to the server's present position. With ``waits`` the slot is confirmed by
+        `release`, otherwise as soon as the private log is durable. Raises: WaltapError,
         CapturedByAnotherProcess.
         """
         # the private log must reach the stored offset
@@ -190,7 +195,10 @@ class HostedEngine:
             log.warning("%s", error)
 
     def release(self, log_position: LogPosition, *, spent: LogPosition) -> None:
-        """Let the slot advance to ``log_position``; segments to ``spent`` may expire."""
+        """Let the slot advance to ``log_position``, which Spark has committed.
+
+        Segments up to ``spent``, the checkpoint's position, may be removed.
+        """
         self._released = max(self._released, log_position)
         now = time.monotonic()
         if self.own or now < self._next_expiry or not self.log.exists():

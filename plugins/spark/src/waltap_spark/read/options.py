@@ -53,7 +53,10 @@ WRITTEN_WITHIN: Final = dt.timedelta(minutes=20)
 
 @dataclass(frozen=True, slots=True)
 class LogBoundary:
-    """A word (earliest, latest), position, LSN or time (µs since 1970) in the log."""
+    """A word, position, LSN or time in the log.
+
+    ``words`` is earliest or latest, ``time`` is in µs since 1970.
+    """
 
     words: Literal["earliest", "latest", ""] = ""
     log_position: LogPosition | None = None
@@ -63,9 +66,10 @@ class LogBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a reader; ``patterns`` count without ``table``.
+    """Options of a reader.
 
-    Engines of ``profiles`` write to ``changelog_location``; they replace ``path``.
+    ``patterns`` selects tables if ``table`` is empty. ``profiles`` are files that replace ``path``;
+    their engines write to ``changelog_location``.
     """
 
     path: str
@@ -230,7 +234,8 @@ def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None
 def _lies_before(step: Manifest, time: int) -> bool:
     """Return whether all rows of ``step`` are older than ``time``.
 
-    Rows of a snapshot are at most as late as the manifest, which lacks their time.
+    Snapshot rows have the time of reading, which the manifest lacks: it is before the manifest was
+    written.
     """
     if any("r" in entry.operations for entry in step.tables):
         written = dt.datetime.strptime(f"{written_in(step.bucket)}0+0000", "%Y%m%dT%H%M%z")
@@ -264,9 +269,10 @@ _WORKER: Final = ("PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH
 
 
 def shows_text(method: Callable[P, R]) -> Callable[P, R]:
-    """Let Spark show an error of ``method`` by its text, without the worker's stack.
+    """Let Spark show an error of ``method`` by its text alone.
 
-    A worker that planned needlessly ends, so the setting concerns no other error.
+    Otherwise the stack of the worker comes first, and code and remedy at its end. A worker that
+    planned needlessly ends, so the setting concerns no other error.
     """
 
     @functools.wraps(method)

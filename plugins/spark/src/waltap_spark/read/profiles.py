@@ -47,7 +47,10 @@ OFFSET_VERSION: Final = 2
 
 
 def hosts_of(options: SourceOptions) -> list[HostedEngine]:
-    """Return engines before `begin`. Raises: ConfigurationError, SourceOption."""
+    """Return the engines of the profiles, before `begin`.
+
+    Raises: ConfigurationError, SourceOption.
+    """
     found = [HostedEngine(file, options.changelog_location) for file in options.profiles]
     names = [each.name for each in found]
     if len(set(names)) < len(names):
@@ -56,14 +59,18 @@ def hosts_of(options: SourceOptions) -> list[HostedEngine]:
 
 
 def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
-    """Return each private log's end by profile. Raises: WaltapError."""
+    """Return the last position of each private log by its profile's name.
+
+    Raises: WaltapError.
+    """
     return {each.name: each.log.end for each in hosts_of(options)}
 
 
 def profiles_struct(options: SourceOptions) -> StructType:
-    """Return the query's schema from private logs or servers. Raises: WaltapError.
+    """Return the query's schema from the private logs, else from the servers.
 
-    A column that only some profiles have, as a new one, is null in rows of the others.
+    A new column reaches one server first, so a column that only some profiles have is null in rows
+    of the others. Raises: WaltapError.
     """
     found: dict[str, dict[str, str]] = {}
     for host in hosts_of(options):
@@ -103,7 +110,10 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         struct: StructType,
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
-        """``known``: private logs' positions when ``struct`` was made, if not here."""
+        """``known``: each private log's position when ``struct`` was made.
+
+        None if the reader made ``struct``.
+        """
         if not LIMITED:
             raise SourceOption("a profile is streamed by pyspark 4.2 or later", option="path")
         if options.ranged:
@@ -120,7 +130,11 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before the oldest segments that the private logs still have."""
+        """Return the offset before all rows of the private logs.
+
+        The snapshot mode decides which rows a profile reads first. If an earlier query has released
+        segments, the offset is before the oldest remaining one.
+        """
         return self._offset({each.name: each.initial() for each in self._private_logs})
 
     @staticmethod
@@ -139,9 +153,10 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the next batch's end; release ``start``, which Spark has committed.
+        """Return the end of the next batch.
 
-        Raises: WaltapError, the failure of an engine.
+        Spark calls this after it has committed ``start``, so everything up to ``start`` is
+        released. Raises: WaltapError, the failure of an engine.
         """
         parts = self._parts(start)
         share = share_of(limit, len(self._private_logs))
@@ -171,7 +186,11 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
         self._ends = True
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the private logs' ends and lags, and ``wal_behind_bytes`` of engines."""
+        """Return the ends of the private logs and the lags.
+
+        The lags are of the last batch to the private logs, and of the engines to the servers
+        (``wal_behind_bytes``).
+        """
         reported = {}
         for private_log in self._private_logs:
             stream, behind = private_log.stream, private_log.host.behind()
@@ -218,7 +237,10 @@ class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
 
     @shows_text
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks when the engines have ended. Raises: WaltapError, of one."""
+        """Return the tasks when the engines have ended.
+
+        Raises: WaltapError, the failure of an engine.
+        """
         hosts = hosts_of(self._options)
         try:
             for host in hosts:
@@ -268,7 +290,10 @@ class _ProfileLog:
         return NOWHERE if log_position == NOTHING else offset_of(log.identity(), log_position)
 
     def _open(self, offset: dict[str, Any]) -> ChangeLogStream | None:
-        """Return the stream of a log, or None. Raises: OffsetOfAnother if it must exist."""
+        """Return the stream; None while there is no private log.
+
+        Raises: OffsetOfAnother if ``offset`` is of one.
+        """
         if self.stream is None and self.host.log.exists():
             own = _without_source(self._struct)
             self.stream = ChangeLogStream(self._options, own, known=self._known)
@@ -280,9 +305,10 @@ class _ProfileLog:
     def latest(self, begin: dict[str, Any], limit: Any, *, ended: bool) -> dict[str, Any]:
         """Return the end of a batch from ``begin``, and release before it.
 
-        If only other tables changed, the slot may advance at once. The offset moves past their
-        segments once a minute, or at the end (``ended``), since a checkpoint at ``begin`` needs them.
-        Raises: OffsetOfAnother.
+        If only other tables changed, the slot may advance at once. The private log keeps those
+        segments, since a checkpoint at ``begin`` resumes there; so the offset also moves past them,
+        with an empty batch: once a minute, and immediately at the end of the query (``ended``).
+        Raises: OffsetOfAnother if the checkpoint belongs to another private log.
         """
         stream, log_position = self._open(begin), log_position_of(begin)
         if stream is None:

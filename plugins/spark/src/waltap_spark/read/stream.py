@@ -84,9 +84,10 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
 
     @shows_text
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the next batch's end, at ``limit`` or the log's; ``start``: no change.
+        """Return the end of the next batch.
 
-        Raises: ChangeLogExpired, ChangeLogDamaged, OffsetOfAnother.
+        This is the first manifest that would exceed ``limit``, or the last manifest; ``start`` if
+        no change of the tables came. Raises: ChangeLogExpired, ChangeLogDamaged, OffsetOfAnother.
         """
         if start is None:  # Spark 4.1 asks so
             self._keep_up(None)
@@ -111,9 +112,9 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
 
     def _keep_up(self, log_position: LogPosition | None) -> None:
-        """Check the log and report the reader, once in `PROGRESS_S`.
+        """Check the log's id, and report that the reader is alive.
 
-        Raises: OffsetOfAnother.
+        It does so once in `PROGRESS_S`. Raises: OffsetOfAnother.
         """
         now = time.monotonic()
         if now < self._next_report:

@@ -24,7 +24,10 @@ VERSION: Final = 1
 
 
 class FirstLsn(NamedTuple):
-    """The LSN and epoch of a query's start; LSNs of two epochs do not compare."""
+    """The LSN and epoch of a query's start.
+
+    LSNs of two epochs do not compare.
+    """
 
     epoch: int
     lsn: int
@@ -66,7 +69,10 @@ NOWHERE: Final = offset_of("", NOTHING)
 
 
 class LogTask(InputPartition):  # type: ignore[misc]
-    """Segments that one task reads in order; pickled with the store of the files."""
+    """Segments that one task reads in order.
+
+    Spark pickles it, with the store of the files.
+    """
 
     def __init__(
         self,
@@ -147,7 +153,10 @@ class TaskPlanner:
     def of_manifests(
         self, manifests: Iterable[Manifest], first: FirstLsn | None = None
     ) -> list[LogTask]:
-        """Return tasks of ``manifests``. Raises: ColumnsGrew, ChangesMissing."""
+        """Return the tasks that read ``manifests`` from ``first`` on.
+
+        Raises: ColumnsGrew, ChangesMissing.
+        """
         segments: list[SegmentRows] = []
         for manifest in manifests:
             for entry in self.wanted(manifest):
@@ -158,9 +167,10 @@ class TaskPlanner:
         return self._cut(segments, RowLimits(epoch=epoch, first_lsn=lsn, first_time=time))
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
-        """Return tasks of the range, without incomplete snapshots.
+        """Return the tasks for the range in the options.
 
-        Raises: ColumnsGrew for columns since ``known``, ChangesMissing.
+        Rows of incomplete snapshots are left out. Raises: ColumnsGrew for columns since ``known``,
+        ChangesMissing.
         """
         options, last = self._options, log.last()
         newest = logged_tables(log, options, required=False)
@@ -195,7 +205,10 @@ class TaskPlanner:
         )
 
     def _require_complete(self, entry: TableEntry, until: LogPosition) -> None:
-        """Raises: ChangesMissing, if the log lacks changes of the table before ``entry``."""
+        """Check that no change of the table is missing before ``entry``.
+
+        ``until`` is the position of the entry or a later one. Raises: ChangesMissing.
+        """
         # a snapshot's rows are whole, and before its first rows a table had nothing to miss
         if not entry.missed or entry.snapshot_id is not None or not self._had(entry, until):
             return
@@ -220,7 +233,10 @@ class TaskPlanner:
         return False
 
     def _called(self, entry: TableEntry, log_position: LogPosition) -> dict[str, str] | None:
-        """Return the query's columns in ``entry``, or None. Raises: ColumnsGrew."""
+        """Return the names of the query's columns in ``entry``, at ``log_position``.
+
+        None if the query leaves the table out. Raises: ColumnsGrew.
+        """
         columns = self._columns.get(entry.name)
         if columns is None:
             if self._options.ignores_new:

@@ -99,10 +99,11 @@ def compare(
     captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
 ) -> list[TableDifferences]:
-    """Compare ``names``, by default Spark's and ``captured`` tables, with the source.
+    """Compare ``names``, by default all tables, with the source.
 
-    ``connection`` is in autocommit. Rows that ``publications`` publish count. Differences are read
-    again for ``patience_s``.
+    The default is every table of Spark, and the ``captured`` ones. ``connection`` is in autocommit.
+    The source counts the rows that ``publications`` publish. Differences are read again for
+    ``patience_s``.
     """
     return compared(
         connection,
@@ -118,7 +119,10 @@ def compare(
 def missing_tables(
     connection: "Connection[Any]", tables: LiveTables, without: Sequence[str] = ()
 ) -> list[str]:
-    """Return tables with rows that Spark lacks, which a profile may not capture."""
+    """Return tables of the source with rows that Spark lacks.
+
+    A profile decides whether Spark should have them.
+    """
     anything = CaptureScope(captures=lambda _schema, _table: True, unsure="no profile says")
     found = missing_in(ComparisonSource(connection), SparkTables(tables).tables(), anything)
     return [each.table for each in found if each.table not in without]
@@ -239,7 +243,10 @@ class _SparkTable:
         self._key = [list(texts).index(name) for name in key]
 
     def _collected(self, result: Callable[[DataFrame], DataFrame]) -> list[Any]:
-        """Return ``result`` of text columns t0, t1, … and ``bucket``; no table: no rows."""
+        """Return ``result``'s rows, none for a missing table.
+
+        It gets columns t0, t1, … of texts, and ``bucket``.
+        """
         with self._tables.explained():
             try:
                 frame = self._tables.live_rows(self._name)

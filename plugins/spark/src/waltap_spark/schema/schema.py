@@ -41,7 +41,10 @@ _MOST_DIGITS: Final = 38
 
 
 def arrow_schema(struct: "StructType") -> "pa.Schema":
-    """Return the Arrow schema of Spark's batches of ``struct``; instants are UTC."""
+    """Return the Arrow schema of Spark's batches of ``struct``.
+
+    Instants are in UTC.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
@@ -57,12 +60,18 @@ def types_of(struct: "StructType") -> dict[str, str]:
 
 
 def floating(columns: Mapping[str, str], names: Iterable[str]) -> list[str]:
-    """Return the columns of ``names`` with floating point, whose zeros Spark groups."""
+    """Return the columns of ``names`` that contain floating point.
+
+    Spark groups -0.0 and 0.0 as one value.
+    """
     return [name for name in names if '"float"' in columns[name] or '"double"' in columns[name]]
 
 
 def struct_of(types: Mapping[str, str]) -> "StructType":
-    """Return a struct type of nullable fields, by ``types`` (name → JSON)."""
+    """Return a struct type of nullable fields.
+
+    ``types`` is name → type in JSON.
+    """
     from pyspark.sql.types import StructType
 
     fields = [
@@ -78,7 +87,10 @@ def log_struct(types: Mapping[str, str]) -> "StructType":
 
 
 def common_type(one: str, other: str) -> str | None:
-    """Return the type that holds all values of both; None: only text does."""
+    """Return the type that holds every value of both exactly.
+
+    None means that only text does.
+    """
     if one == other:
         return one
     found = _common(json.loads(one), json.loads(other))
@@ -166,9 +178,10 @@ FAMILIES: Final = {
 
 
 def fitted(column: "Column", has: str, wanted: str, *, lenient: bool = False) -> "Column":
-    """Return ``column`` of type ``has`` as ``wanted`` (JSON), fields by name, or null.
+    """Return ``column``, of the type ``has``, as type ``wanted``.
 
-    ``lenient``: a value that does not fit is null.
+    Both types are JSON. Fields are matched by name; a missing field is null. ``lenient``: a
+    value that does not fit is null.
     """
     return _fitted(column, json.loads(has), json.loads(wanted), lenient)
 
@@ -238,10 +251,11 @@ def same_type(one: str, other: str) -> bool:
 
 
 def new_fields(old: str, new: str) -> list[tuple[tuple[str, ...], str]] | None:
-    """Return the fields (path, type) that ``new`` adds to ``old``, both JSON.
+    """Return the fields that ``new`` adds to ``old``.
 
-    Elements are ``element`` in a path, values of a map ``value``. None: they differ in another way,
-    too.
+    Both types are JSON. Each field is its path and its type. Elements of an array have
+    ``element`` in the path, values of a map ``value``. None means that the types differ in
+    another way, too.
     """
     return _new_fields(json.loads(old), json.loads(new), ())
 

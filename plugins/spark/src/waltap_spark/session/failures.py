@@ -81,7 +81,10 @@ def _memory() -> str:
 
 
 def require_one(errors: Sequence[WaltapError | None]) -> None:
-    """Raise a failure that concerns more than one table, if every one failed."""
+    """Raise a failure that concerns more than one table.
+
+    Nothing is raised while one table succeeded, or while each failure is of its table alone.
+    """
     from pyspark.errors import PySparkException
 
     for error in errors if all(errors) else ():

@@ -27,7 +27,10 @@ TRIES: Final = 3
 
 
 def require_java() -> Path:
-    """Return the ``java`` that Spark will start. Raises: JavaMissing."""
+    """Return the ``java`` program that Spark will start.
+
+    Raises: JavaMissing.
+    """
     home = variable("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
@@ -39,7 +42,10 @@ def require_java() -> Path:
 
 @cache
 def _require_fit(found: str) -> None:
-    """Require a Java's version and modules, once. Raises: JavaMissing."""
+    """Require a Java's version and modules.
+
+    The answer is cached: each run of Java takes a while. Raises: JavaMissing.
+    """
     output = _run(found, "-version")
     matched = re.search(r'version "(?:1\.)?(\d+)', output)
     if matched is None or int(matched[1]) < OLDEST:
@@ -50,7 +56,10 @@ def _require_fit(found: str) -> None:
 
 
 def require_pyspark() -> str:
-    """Return pyspark's version without importing it. Raises: PysparkUnfit."""
+    """Return the version of pyspark, without importing it.
+
+    Raises: PysparkUnfit.
+    """
     try:
         found = version("pyspark")
     except PackageNotFoundError as cause:
@@ -63,7 +72,11 @@ def require_pyspark() -> str:
 
 
 def _run(java: str, option: str) -> str:
-    """Return a Java's output, again if a signal killed it. Raises: JavaMissing."""
+    """Return the output of ``java`` with ``option``.
+
+    A Java that a signal killed has said nothing about itself, and runs again. Raises:
+    JavaMissing.
+    """
     for _attempt in range(TRIES):
         try:
             done = subprocess.run(

@@ -211,7 +211,10 @@ def _standard_error_to(path: Path | None) -> Iterator[None]:
 
 
 def prepare(spark: "SparkSession") -> "SparkSession":
-    """Return another session of ``spark`` with `REQUIRED` settings; Connect clones."""
+    """Return another session of ``spark`` with `REQUIRED` settings.
+
+    A session of Spark Connect is cloned: Connect has no other way.
+    """
     from pyspark.errors import PySparkException
 
     if is_remote(spark):
@@ -256,7 +259,10 @@ class SizedSession:
         self._quick = False
 
     def suit(self, rows: int | None) -> "SparkSession":
-        """Return the session, set for plans over ``rows`` rows; None: unknown."""
+        """Return the session, set for plans over about ``rows`` rows.
+
+        None means an unknown number.
+        """
         quick = rows is not None and rows <= FEW_ROWS
         if quick != self._quick:
             self._quick = quick
@@ -290,5 +296,8 @@ def each_in_one(
 
 
 def is_remote(spark: object) -> bool:
-    """Return whether ``spark`` is a session of Connect, which may not be installed."""
+    """Return whether ``spark`` is a session of Spark Connect.
+
+    The name is compared, since the package of Connect may not be installed.
+    """
     return type(spark).__module__.startswith("pyspark.sql.connect.")

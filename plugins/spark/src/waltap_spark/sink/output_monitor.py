@@ -134,7 +134,10 @@ class OutputMonitor:
         self._waiting: dict[str, _WaitingRows] = {}
 
     def progress(self, now_ms: int) -> OutputProgress:
-        """Return newest commits and all lags. Raises: OutputDamaged, FilesUnavailable."""
+        """Return the newest commits and every table's lag.
+
+        Raises: OutputDamaged, FilesUnavailable.
+        """
         states = self.output.readable_states()[-SHOWN - 1 :]
         if not states:
             return OutputProgress(batches=(), tables=())
@@ -151,7 +154,11 @@ class OutputMonitor:
         )
 
     def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
-        """Count the rows that wait for each table, a suspended one's since the last look."""
+        """Count the rows that wait for each table.
+
+        A suspended table may have the log of days before it, so its count continues from the
+        last look. The rows of other tables are counted again.
+        """
         known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
             if table.failed and table.log_position is not None:
@@ -238,7 +245,10 @@ NO_COMMIT_YET: Final = (
 
 
 def drawn(progress: OutputProgress, title: str) -> "Table | Text":
-    """Return a terminal table, tables by commits; a sentence before the first one."""
+    """Return a terminal table: tables by commits.
+
+    Before the first commit it is a sentence.
+    """
     from rich.table import Table
     from rich.text import Text
 

@@ -98,7 +98,10 @@ class DriverProcess:
         self._give()
 
     def give(self, data: bytes) -> None:
-        """Send ``data`` (`packed`) to the input of the child, and of each child after it."""
+        """Send ``data`` to the child, and to each child after it.
+
+        The data (`waltap_spark.apply.snapshot_splits.packed`) goes to the child's standard input.
+        """
         self._given = data
         self._give()
 

@@ -103,7 +103,10 @@ class SparkSink(ChangeLogSink):
         return position
 
     def maintain(self) -> None:
-        """Check Spark, also in an idle stream. Raises: ApplierFailed, JvmEnded."""
+        """Check that Spark runs, also in an idle stream.
+
+        Raises: ApplierFailed, JvmEnded.
+        """
         self._went = True
         with self._fail_stop:
             if self._driver is not None:
@@ -130,7 +133,10 @@ class SparkSink(ChangeLogSink):
         return first
 
     def assign_splits(self, chunks: Sequence[SnapshotChunk]) -> str:
-        """Pass chunks to the Spark process. Raises: errors of the type mapping."""
+        """Pass the chunks to the Spark process.
+
+        Raises: errors of the type mapping.
+        """
         assert self._driver is not None
         name = str(uuid.uuid4())
         self._driver.give(packed(name, splits_of(chunks, self._context)))

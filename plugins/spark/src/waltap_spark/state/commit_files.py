@@ -59,7 +59,10 @@ def read_document(store: FileStore, path: str, kind: type[T], problem: str) -> T
 
 
 class StructDifference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Difference between two structs of one type, by stored names of fields."""
+    """Difference between two structs of one type.
+
+    Fields have their stored names.
+    """
 
     # Fields with another value.
     values: dict[str, Any] = {}
@@ -86,7 +89,10 @@ def difference(before: msgspec.Struct, after: msgspec.Struct, *without: str) -> 
 
 
 def changed(before: S, found: StructDifference) -> S:
-    """Return ``before`` with the difference applied. Raises: ValidationError."""
+    """Return ``before`` with the difference applied.
+
+    Raises: ValidationError.
+    """
     # a later version may have written fields that this one does not have
     fields = _fields(type(before))
     values = {
@@ -143,7 +149,10 @@ class CommitFiles(Generic[C]):
         self._steps = 0
 
     def newest(self, most: int) -> list[C]:
-        """Return the newest commits, oldest first. Raises: OutputDamaged."""
+        """Return the newest commits, oldest first.
+
+        Raises: OutputDamaged.
+        """
         # Listing and reading are not atomic: a driver may remove the oldest file in between.
         for tried in range(TRIES):
             names = self._names()[-most:]

@@ -79,7 +79,10 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def live_condition(self) -> str:
-        """Return the SQL condition of rows that exist in the source, "" for all."""
+        """Return the SQL condition of rows that exist in the source.
+
+        It is "" when all rows do.
+        """
         if self.name == "scd2":
             return "_current"
         return "not _deleted" if self.deletes == "soft" and self.name == "scd1" else ""
@@ -91,7 +94,11 @@ PLAIN: Final = TableMode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeRules:
-    """A profile's modes by table, as rules of `of_rules`, with Java's patterns."""
+    """A profile's modes by table, as rules PATTERN:VALUE.
+
+    The first match wins; a VALUE alone applies to all other tables. Patterns are Java's, and
+    match ``schema.table`` as a whole.
+    """
 
     modes: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
@@ -108,7 +115,10 @@ class ModeRules:
 
 
 def of_rules(rules: Sequence[str], table: str, default: str) -> str:
-    """Return the value of the first rule for ``table``, else one without a pattern."""
+    """Return the value of the first rule for ``table``.
+
+    A rule is PATTERN:VALUE; a VALUE alone is the default of all tables.
+    """
     for rule in rules:
         pattern, colon, value = rule.rpartition(":")
         if colon and java_pattern(pattern).fullmatch(table):
@@ -117,7 +127,10 @@ def of_rules(rules: Sequence[str], table: str, default: str) -> str:
 
 
 def checked_rules(rules: Sequence[str], values: Sequence[str]) -> None:
-    """Raises: ValueError, unless rules are PATTERN:VALUE or one VALUE."""
+    """Require rules PATTERN:VALUE or VALUE, with one of ``values``.
+
+    Raises: ValueError.
+    """
     alone = [rule for rule in rules if ":" not in rule]
     if len(alone) > 1:
         raise ValueError(f"{' and '.join(alone)} are both for all tables")

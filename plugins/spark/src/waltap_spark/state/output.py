@@ -79,7 +79,10 @@ class DroppedFiles:
         self._store = store
 
     def note(self, number: int, paths: Iterable[str]) -> None:
-        """Record the sets that commit ``number`` drops, in place of a failed attempt's."""
+        """Record the sets that commit ``number`` drops.
+
+        This happens before the commit appears, and replaces the file of an attempt that failed.
+        """
         dropped = _DroppedPaths(since=time.time(), paths=tuple(sorted(paths)))
         path = f"{FOLDER}/{_name(number)}"
         if dropped.paths:
@@ -94,7 +97,10 @@ class DroppedFiles:
                 self._store.delete(f"{FOLDER}/{name}")
 
     def paths(self) -> set[str]:
-        """Return all dropped sets that still exist. Raises: OutputDamaged."""
+        """Return all dropped sets that still exist.
+
+        Raises: OutputDamaged.
+        """
         found: set[str] = set()
         for name in self._store.names(FOLDER):
             try:
@@ -108,7 +114,8 @@ class DroppedFiles:
     def due(self, retention_s: float, number: int) -> Iterable[tuple[str, tuple[str, ...]]]:
         """Yield (file, paths) that were dropped ``retention_s`` ago, oldest first.
 
-        Only commits up to ``number`` count: an unfinished one drops nothing. Raises: OutputDamaged.
+        Only commits up to ``number`` count: while a commit has not appeared, the one before it
+        still names the sets that it drops. Raises: OutputDamaged.
         """
         now, ahead = time.time(), list[tuple[str, tuple[str, ...]]]()
         for name in self._store.names(FOLDER):
@@ -171,7 +178,10 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment in the change log that waits for its snapshot to be complete."""
+    """A segment of an incomplete snapshot.
+
+    The segment stays in the change log until its snapshot is complete.
+    """
 
     snapshot_id: int = msgspec.field(name="generation")
     path: str
@@ -186,7 +196,10 @@ class StagedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows at some commit: a folder of their own, or a change set of rows alone."""
+    """Rows of a table at some commit.
+
+    The rows are a folder of their own, or a change set that holds only rows of the table.
+    """
 
     path: str
     rows: int
@@ -210,7 +223,10 @@ P = TypeVar("P", bound=BasePart | ChangeSet)
 def replaced_sets(
     now: Sequence[P], before: Iterable[BasePart | ChangeSet], after: Iterable[P]
 ) -> tuple[P, ...] | None:
-    """Apply a change to ``now``; None: a replaced item is no longer there."""
+    """Apply the change from ``before`` to ``after`` to ``now``.
+
+    None means that a replaced item is no longer there.
+    """
     had, has = {each.path for each in before}, {each.path for each in after}
     gone = had - has
     new = [each for each in after if each.path not in had]
@@ -363,7 +379,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Return computed columns that are not streamed: an update outdates their values."""
+        """Return the columns that the server computes and does not stream.
+
+        A snapshot read their values, which the next update outdates. So they are not shown as
+        present values of a row.
+        """
         sent = self.streamed or ()
         return tuple(
             name for name, entry in self.source.items() if entry.generated and name not in sent
@@ -371,9 +391,11 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def comparable(self) -> dict[str, str]:
-        """Return name → type of the columns that changes have now, or all if unknown.
+        """Return name → type of the columns that changes have now.
 
-        Only these, no dropped and `hidden` ones, identify the row that a change without a key means.
+        Rows have more: dropped columns, columns that are left out, and the `hidden` ones. Only
+        these columns can identify the row that a change without a key means. All columns, while
+        the source's columns are unknown.
         """
         hidden = self.hidden
         return {
@@ -472,7 +494,11 @@ class OutputState(NumberedState, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A rename in a catalogue, of the table's rows or history."""
+    """A rename in a catalogue.
+
+    ``table`` is the table's name in the source after it, ``what`` its rows or its history.
+    ``identity`` is the catalogue's id of the table.
+    """
 
     table: str
     what: str
@@ -482,7 +508,11 @@ class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A commit that a driver has begun in place: its number and its end."""
+    """A commit that a driver has begun: its number and its end.
+
+    A format that writes in place may have written for it, so the next driver first commits
+    exactly up to this position.
+    """
 
     number: int
     log_position: LogPosition = msgspec.field(name="mark")
@@ -511,7 +541,10 @@ def address(store: FileStore, path: str) -> str:
 
 
 class SparkOutput:
-    """The folders and commits below a path, the URI of a filesystem, or its files."""
+    """The folders and commits below one location.
+
+    The location is a path, the URI of a filesystem, or its files.
+    """
 
     def __init__(self, location: "FileStore | str") -> None:
         self.store = location if isinstance(location, FileStore) else FileStore(location)
@@ -523,16 +556,25 @@ class SparkOutput:
     # --- reading ----------------------------------------------------------------------------------
 
     def state(self) -> OutputState | None:
-        """Return the newest commit's state, or None. Raises: OutputDamaged."""
+        """Return the newest commit's state, None before the first.
+
+        Raises: OutputDamaged.
+        """
         found = self._commits.newest(1)
         return found[-1] if found else None
 
     def readable_states(self) -> list[OutputState]:
-        """Return existing commits' states, oldest first. Raises: OutputDamaged."""
+        """Return the states of the commits that still exist, oldest first.
+
+        Raises: OutputDamaged.
+        """
         return self._commits.newest(MAX_COMMITS)
 
     def table(self, name: str, state: OutputState | None = None) -> TableState:
-        """Return a table by ``schema.table`` or unique name. Raises: TableUnknown."""
+        """Return the table called ``schema.table``, or ``table`` when unique.
+
+        Raises: TableUnknown.
+        """
         state = state or self.state()
         tables = state.tables if state is not None else {}
         if name in tables:
@@ -616,7 +658,10 @@ class SparkOutput:
                 )
 
     def intent(self) -> CommitIntent | None:
-        """Return the commit that was begun last, or None. Raises: OutputDamaged."""
+        """Return the last commit that was begun, None when none was.
+
+        Raises: OutputDamaged.
+        """
         if not self.store.has(INTENT):
             return None
         return read_document(self.store, INTENT, CommitIntent, "says not which commit was begun")
@@ -636,7 +681,10 @@ class SparkOutput:
         self._number = state.number
 
     def collect(self, retention_s: float) -> int:
-        """Remove sets that were dropped ``retention_s`` ago; return their number."""
+        """Remove sets that no commit named for ``retention_s``.
+
+        Return their number. The output must be open.
+        """
         removed = 0
         for name, paths in self.garbage.due(retention_s, self._number):
             for path in paths:
@@ -646,7 +694,11 @@ class SparkOutput:
         return removed
 
     def _remove_unnamed(self, state: OutputState) -> None:
-        """Remove sets that no commit names, except another machine's of a next commit."""
+        """Remove sets that no commit names.
+
+        In an object store another machine's driver may still write the next commit: its sets
+        stay until a later start.
+        """
         self.garbage.forget_after(state.number)
         named = self.garbage.paths()
         for table in state.tables.values():

@@ -26,7 +26,10 @@ _LOG_POSITION: Final = re.compile(r"[0-9a-f]{4,}-[0-9a-f]{16}-[0-9a-f]{6,}", re.
 
 
 def parse_position(text: str) -> LogPosition | int:
-    """Return the position or the LSN in ``text``. Raises: ValueError."""
+    """Return the position or the LSN in ``text``.
+
+    Raises: ValueError when it is neither.
+    """
     is_position = _LOG_POSITION.fullmatch(text.strip())
     return LogPosition.parse(text.strip()) if is_position else parse_lsn(text)
 
@@ -52,7 +55,10 @@ def noted(
     before: OutputState,
     renamed: Mapping[str, tuple[str, str]] | None = None,
 ) -> OutputState:
-    """Return ``state`` with its cut; ``renamed``: name before → the name after."""
+    """Return ``state`` with its cut; ``before`` is the previous commit.
+
+    ``renamed``: name before → schema and table after it.
+    """
     was = {".".join(name): had for had, name in renamed.items()} if renamed else {}
     moved = {
         name: _versions(table)
@@ -103,7 +109,10 @@ def committed(
 def state_at(
     output: SparkOutput, state: OutputState, moment: "LogPosition | int | dt.datetime"
 ) -> OutputState:
-    """Return the last commit until a position, LSN or time. Raises: VersionGone."""
+    """Return the last commit at or before ``moment``.
+
+    It is a position of the log, an LSN, or a commit time of the source. Raises: VersionGone.
+    """
     # A position of the future would silently give the newest rows, which change later.
     now = state.log_position
     if (isinstance(moment, int) and moment > now.end_lsn) or (

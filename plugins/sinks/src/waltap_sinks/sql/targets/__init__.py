@@ -44,7 +44,10 @@ def _require_address(url: str, kind: str) -> None:
 
 
 def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
-    """Return the target of ``sink.url``. Raises: ConfigurationError, SqlDriverMissing."""
+    """Return the target for ``sink.url``.
+
+    Raises: ConfigurationError, SqlDriverMissing.
+    """
     scheme = properties.url.partition("://")[0]
     kind = scheme.partition("+")[0].lower()
     if kind not in KINDS or "://" not in properties.url:

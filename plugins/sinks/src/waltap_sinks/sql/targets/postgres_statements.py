@@ -140,7 +140,10 @@ def keys_relation(table: BoundTable, *more: tuple[str, str]) -> tuple[str, str]:
 
 
 def key_literals(table: BoundTable, keys: Sequence[Any]) -> list[str]:
-    """Return an array for each column of the key from results of ``key_of``."""
+    """Return an array for each column of the key.
+
+    ``keys`` are results of `TargetShape.key_of`.
+    """
     return [
         array_literal(table.shape.values(key.source, values))
         for key, values in zip(table.key, table.shape.keys(keys), strict=True)
@@ -150,7 +153,10 @@ def key_literals(table: BoundTable, keys: Sequence[Any]) -> list[str]:
 def texts(
     table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
 ) -> "list[Sequence[str | None] | pa.StringArray]":
-    """Return a sequence of texts for each column; a `RowBlock` has Arrow arrays."""
+    """Return a sequence of texts for each column.
+
+    The columns of a `RowBlock` stay Arrow arrays.
+    """
     if isinstance(rows, RowBlock):
         return [
             rows.columns[column.source.index]

@@ -418,7 +418,10 @@ class SqlTarget(abc.ABC):
         return self._rows
 
     def adapter(self, kind: Any) -> Any:
-        """Return the driver's conversion for an Arrow type, None without one."""
+        """Return the driver's conversion for an Arrow type.
+
+        None leaves the values as they are.
+        """
         return None
 
     def _executed(self, statement: str, parameters: Sequence[object]) -> Any:
@@ -430,7 +433,10 @@ class SqlTarget(abc.ABC):
         return cursor
 
     def many(self, statement: str, columns: Sequence[Sequence[Any]]) -> int:
-        """Run one statement for each row of ``columns``; return the changed rows' number."""
+        """Run one statement for each row of ``columns``.
+
+        Return the number of changed rows.
+        """
         cursor, count = self._raw.cursor(), 0
         text = self._with_placeholders(statement)
         for some in chunks(list(zip(*columns, strict=True)), AT_ONCE):
@@ -496,7 +502,10 @@ class SqlTarget(abc.ABC):
     def update(
         self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
     ) -> int:
-        """Set ``columns`` by keys, or insert the known values, and return the count."""
+        """Set ``columns`` of rows by their keys and return the count.
+
+        A missing row is inserted with the known values.
+        """
         return self._update(table, columns, rows, self.on_conflict(table, keep=True))
 
     def _update(
@@ -541,7 +550,10 @@ class SqlTarget(abc.ABC):
         return f" ON CONFLICT ({names}) DO UPDATE SET {sets}"
 
     def move(self, table: BoundTable, old: Sequence[Any], row: Tuple) -> int:
-        """Give the row of key ``old`` the values of ``row``; return the count."""
+        """Give the row with key ``old`` the values of ``row``.
+
+        The key is among them. Return the number of rows.
+        """
         sent = [
             c for c in table.columns if row[c.source.index] is not UNCHANGED and c.existing.settable
         ]
@@ -625,7 +637,10 @@ class SqlTarget(abc.ABC):
     def equal_tests(
         self, shape: TargetShape, columns: Sequence[BoundColumn], row: Tuple
     ) -> tuple[list[str], list[Any]]:
-        """Return conditions that ``columns`` equal ``row``, with NULL, and parameters."""
+        """Return conditions that ``columns`` equal ``row``, and their parameters.
+
+        NULL equals NULL.
+        """
         values = self.rows.columns(shape, [column.source for column in columns], [row])
         tests = [self.same(escaped(column.quoted)) for column in columns]
         return tests, [value for (value,) in values]
@@ -678,7 +693,10 @@ class SqlTarget(abc.ABC):
         self._opened = self._inode()
 
     def replaced(self) -> bool:
-        """Return whether the file was moved, deleted or written by others meanwhile."""
+        """Return whether another file has the address after a commit.
+
+        The committed file may have been moved, deleted, or written by another process.
+        """
         return self._inode() != self._opened
 
     def _inode(self) -> tuple[int, int] | None:

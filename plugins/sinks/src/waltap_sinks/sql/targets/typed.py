@@ -72,7 +72,10 @@ def is_wider(
 
 
 def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return name and modifiers: (3,) of ``timestamp(3) without time zone``."""
+    """Return a type's name and modifiers.
+
+    ``timestamp(3) without time zone`` has the modifiers (3,).
+    """
     match = re.search(r"\(([\d,-]+)\)", text)
     if match is None:
         return text, ()
@@ -98,7 +101,10 @@ class TypedRows:
         self._warned: set[tuple[str, str]] = set()
 
     def batch(self, shape: TargetShape, rows: Sequence[Tuple]) -> "pa.RecordBatch":
-        """Return ``rows`` as Arrow columns with the source's names, unsent ones null."""
+        """Return ``rows`` as Arrow columns with the source's names.
+
+        Unsent values are null.
+        """
         codec = self._codecs.get(shape)
         if codec is None:
             codec = self._codecs[shape] = RelationCodec(_readable(shape), self._types)
@@ -142,7 +148,10 @@ class TypedRows:
         return found
 
     def keys(self, shape: TargetShape, keys: Sequence[Any]) -> list[list[Any]]:
-        """Return a list of values for each column of the key from results of ``key_of``."""
+        """Return a list of values for each column of the key.
+
+        ``keys`` are results of `TargetShape.key_of`.
+        """
         found = []
         for column, values in zip(shape.key, shape.keys(keys), strict=True):
             texts: Any = shape.values(column, values)

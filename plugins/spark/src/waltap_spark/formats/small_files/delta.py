@@ -98,7 +98,10 @@ class _Described(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=1024)
 def file_schema(protocol: str, metadata: str) -> FileSchema | None:
-    """Return the files' schema by two entries of the log; None: Spark must write."""
+    """Return the schema of a table's files, or None.
+
+    ``protocol`` and ``metadata`` are entries of its log. None if Spark must write the table.
+    """
     try:
         needs = msgspec.json.decode(protocol, type=_Described).protocol
         table = msgspec.json.decode(metadata, type=_Described).metadata
@@ -122,7 +125,10 @@ def file_schema(protocol: str, metadata: str) -> FileSchema | None:
 
 
 def _field(field: Mapping[str, Any], physical: bool) -> pa.Field:
-    """Return a field, ``physical`` as in files. Raises: ValueError if unknown."""
+    """Return a field under its name, or ``physical``: as in files.
+
+    Raises: ValueError if unknown.
+    """
     about = field["metadata"]
     if not about.keys() <= KNOWN or not field["nullable"]:
         raise ValueError(f"column {field['name']} has properties")
@@ -227,8 +233,9 @@ DELTA: Final = "org.apache.spark.sql.delta"
 class DeltaTransaction:
     """A transaction of Delta's on a table by path.
 
-    The active session gives the commit's metadata. Classes have whole names, as the gateway asks for
-    each package. Raises: Py4JError if Delta has other methods; nothing is committed then.
+    The thread's active session gives the commit's metadata. Classes are named as a whole, since the
+    gateway would ask for each package of a name. Raises: Py4JError if this Delta Lake has
+    other methods; nothing is committed then.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -246,7 +253,8 @@ class DeltaTransaction:
     ) -> Callable[[], object]:
         """Return the commit of entries of the log, as a WRITE.
 
-        ``replaces``: another writer's commit in between is a conflict; else the entries only add rows.
+        ``replaces``: the entries follow from all rows, so another writer's commit in between is a
+        conflict; else they only add rows.
         """
         read = JavaClass(f"{DELTA}.actions.Action", self._client).fromJson
         entries = JavaClass("java.util.ArrayList", self._client)()
@@ -283,7 +291,10 @@ def _now() -> int:
 
 @dataclass(eq=False)
 class DeltaTable:
-    """A `DriverTable` by path; ``file_list``: id → files. Raises: FilesUnavailable."""
+    """A table by path, whose files are written in one transaction (`DriverTable`).
+
+    ``file_list`` returns the list of files of a table by its id. Raises: FilesUnavailable.
+    """
 
     spark: SparkSession
     path: str
@@ -331,7 +342,10 @@ class DeltaTable:
         return self.transaction.committing(entries, replaces=True)
 
     def _added(self, rows: pa.Table, *, changes: bool = True) -> dict[str, object]:
-        """Write ``rows`` as a file; return its entry. ``changes``: the rows are new."""
+        """Write ``rows`` as a file; return its log entry.
+
+        ``changes``: they are new rows, for those who read the table as a stream.
+        """
         name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
         path = f"{self.folder}/{name}"
         size = write_rows(self.store, path, rows)
@@ -347,7 +361,10 @@ class DeltaTable:
         return {"add": entry}
 
     def _joined(self, files: Sequence[StoredFile]) -> list[dict[str, object]]:
-        """Write many small files as one, which OPTIMIZE does slowly; return log entries."""
+        """Write many small files as one; return log entries.
+
+        No row changes. Spark's OPTIMIZE of a few kilobytes takes as long as of a gigabyte.
+        """
         small = [file for file in files if file.size < SMALL_FILE and not file.deletion_vector]
         if len(small) < FILES:
             return []

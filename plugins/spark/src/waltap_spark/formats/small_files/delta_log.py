@@ -67,7 +67,10 @@ _ENTRY: Final = msgspec.json.Decoder(_FileEntry)
 
 
 class FileList:
-    """A table's files; checkpoints over ``most_bytes`` are not read."""
+    """A table's files; a later version costs its new entries.
+
+    A checkpoint of more than ``most_bytes`` is not read.
+    """
 
     def __init__(self, store: FileStore, folder: str, most_bytes: float = LARGE_CHECKPOINT) -> None:
         self._store, self._folder, self._most_bytes = store, f"{folder}/_delta_log", most_bytes
@@ -77,7 +80,9 @@ class FileList:
         self._is_large = False
 
     def at(self, version: int) -> list[StoredFile] | None:
-        """Return a version's files; None: its log is large, of another form, or cut off.
+        """Return the files of a version.
+
+        None if the log is large, has another form, or lacks its beginning.
 
         Raises: FilesUnavailable.
         """
@@ -117,7 +122,10 @@ class FileList:
         return files
 
     def _checkpoint(self, version: int) -> tuple[int, _Files | None]:
-        """Return the last checkpoint until ``version`` or -1, and its files if not large."""
+        """Return the version of the last checkpoint until ``version``, and its files.
+
+        -1 if there is no checkpoint, and no files if it is large.
+        """
         parts: dict[tuple[int, int], list[str]] = {}
         for name in self._store.names(self._folder):
             match = CHECKPOINT.fullmatch(name)

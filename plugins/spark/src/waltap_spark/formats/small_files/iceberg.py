@@ -89,7 +89,10 @@ class CatalogueEntry(msgspec.Struct, frozen=True, rename="kebab"):
     snapshots: tuple[TableSnapshot, ...] = ()
 
     def total(self, what: str) -> int:
-        """Return a total, ``files-size`` (bytes) or files of a kind; very many if unknown."""
+        """Return a total: ``files-size`` (bytes), or files of a kind.
+
+        Very many if its writer did not count them.
+        """
         for each in self.snapshots:
             if each.snapshot_id == self.current_snapshot_id:
                 return int(each.summary.get(f"total-{what}", sys.maxsize))
@@ -129,7 +132,11 @@ class _ScanTask(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class DataFile(NamedTuple):
-    """A data file, with Iceberg's object. ``deletes``: of positions; None: of others."""
+    """A data file of a table.
+
+    ``java`` is Iceberg's own object. ``deletes`` are files of positions, None if some are of
+    another kind.
+    """
 
     java: Any
     path: str
@@ -138,11 +145,12 @@ class DataFile(NamedTuple):
 
 
 class IcebergTable:
-    """A loaded table, as a `DriverTable`; ``java`` is Iceberg's own object.
+    """A loaded table whose files the driver writes, as a `DriverTable`.
 
-    ``note`` has a new version's summary, ``listed`` the files of versions that `replacing` made, by
-    name in SQL. Classes have whole names, as the gateway asks for each package. Raises: Py4JError if
-    Iceberg has other methods; nothing is committed then.
+    ``java`` is Iceberg's own object. ``note`` returns what the summary of a new version has. ``listed``
+    has the files of versions that `replacing` made, by the table's name in SQL. Classes are named as a
+    whole, since the gateway would ask for each package of a name. Raises: Py4JError if this Iceberg has
+    other methods; nothing is committed then.
     """
 
     def __init__(
@@ -306,7 +314,8 @@ class IcebergTable:
     def replace(self, old: Iterable[DataFile], new: DataFile | None) -> int | None:
         """Commit ``new`` in place of files ``old``; return the version's id.
 
-        A commit of another writer since is a conflict. None: another program rewrote the files beside it.
+        A commit of another writer since the loaded version is a conflict. None: another program
+        has written the files again beside it.
         """
         commit = self.java.newOverwrite()
         for file in old:
@@ -330,7 +339,10 @@ class IcebergTable:
         self.commit(commit.addFile(new.java).validateFromSnapshot(self.snapshot), {}, new)
 
     def join(self) -> bool:
-        """Write small files as one; return whether nothing is left to compact."""
+        """Write small files as one; return whether nothing is left to compact.
+
+        Spark's compaction of a few kilobytes takes as long as of a gigabyte.
+        """
         files = self.files() if self.schema is not None else None
         if files is None:
             return False
@@ -353,7 +365,10 @@ class IcebergTable:
         return True
 
     def commit(self, update: Any, properties: Mapping[str, str], file: DataFile | None) -> None:
-        """Commit an update with ``properties`` in its summary; refused, remove ``file``."""
+        """Commit an update of Iceberg's, with ``properties`` in the new version's summary.
+
+        If Iceberg refuses it, the new ``file`` is removed.
+        """
         for name, value in properties.items():
             update = update.set(name, value)
         try:
@@ -373,7 +388,10 @@ def versions_of(java: Any) -> list[TableSnapshot]:
 
 
 def loaded(spark: SparkSession, at: str) -> Any:
-    """Load Iceberg's own object. Raises: AnalysisException if there is no table."""
+    """Load a table by its name in SQL; return Iceberg's own object.
+
+    Raises: AnalysisException if there is none.
+    """
     session: Any = spark
     load = static_method(session._jvm._gateway_client, "spark.Spark3Util.loadIcebergTable")  # noqa: SLF001 - Python has no word for it
     return load(session._jsparkSession, at)  # noqa: SLF001
@@ -409,7 +427,10 @@ def _file_schema(metadata: CatalogueEntry) -> FileSchema | None:
 
 @functools.lru_cache(maxsize=1024)
 def _columns(schema: bytes) -> tuple[int, pa.Schema | None]:
-    """Return a schema's number and Arrow columns with ids, None if one is unknown."""
+    """Return a schema's number and Arrow columns with ids.
+
+    None instead of the columns: one of them is unknown.
+    """
     read = msgspec.json.decode(schema, type=_Schema)
     try:
         fields = [_field(each) for each in read.fields]
@@ -435,7 +456,10 @@ def _numbered(name: str, kind: pa.DataType, number: int, *, nullable: bool = Tru
 
 
 def _type(kind: Any) -> pa.DataType:
-    """Return a type with its fields' ids. Raises: KeyError or ValueError if unknown."""
+    """Return an Iceberg type in Arrow, with the ids of its fields.
+
+    Raises: KeyError or ValueError if unknown.
+    """
     if isinstance(kind, str):
         return ATOMS[kind] if kind in ATOMS else atom_of(kind)
     if kind["type"] == "list" and not kind["element-required"]:

@@ -73,13 +73,19 @@ class FileSchema:
     physical: pa.Schema
 
     def physical_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return ``rows`` as in files, missing columns null; None if they do not fit."""
+        """Return ``rows`` as in files; None if they do not fit.
+
+        Missing columns are null.
+        """
         if not set(rows.column_names) <= set(self.logical.names):
             return None
         return self._fitting(rows, self.logical, widened=False)
 
     def file_rows(self, rows: pa.Table) -> pa.Table | None:
-        """Return ``rows``, perhaps of older columns and types, as now; None if unfit."""
+        """Return ``rows`` with the table's columns, None if unfit.
+
+        The file may be older than a column, and than a wider type.
+        """
         about = rows.schema.metadata or {}
         if any(name in about for name in LEGACY):
             return None
@@ -115,13 +121,19 @@ class DriverTable(Protocol):
         ...
 
     def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object] | None:
-        """Write a file; return the commit that adds it, with ``replaces`` as all rows."""
+        """Write ``rows`` as a file; return the commit that adds them.
+
+        ``replaces``: they replace all rows.
+        """
         ...
 
     def replacing(
         self, key: Sequence[str], rows: pa.Table, gone: pa.Array
     ) -> Callable[[], object] | None:
-        """Write files with keys of ``rows`` again; return the commit (see `without_keys`)."""
+        """Write the files with the keys of ``rows`` again; return the commit.
+
+        ``rows``, ``gone`` and None: as `without_keys`.
+        """
         ...
 
 
@@ -138,7 +150,10 @@ class _Renamed:
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether two types have the same values; names of items may differ."""
+    """Return whether two types have the same values.
+
+    Names of list items may differ.
+    """
     if pa.types.is_list(one) and pa.types.is_list(other):
         return _alike(one.value_type, other.value_type)
     if pa.types.is_map(one) and pa.types.is_map(other):
