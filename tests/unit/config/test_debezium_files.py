@@ -81,6 +81,25 @@ def test_keys_are_json_where_the_server_names_the_format_of_values_alone():
     assert "key.converter.schemas.enable" in {each.name for each in resolution.explained}
 
 
+def test_a_property_of_events_is_none_of_a_converter():
+    given = {"debezium.format.value": "cloudevents"}
+    given["debezium.source.schema.name.adjustment.mode"] = "avro_unicode"
+    found = {each.name: each.value for each in examined(TUTORIAL | given).explained}
+    assert found["schema.name.adjustment.mode"] == "avro_unicode"
+    assert found["value.converter.schema.name.adjustment.mode"] == "avro"
+
+
+@pytest.mark.parametrize("parts", [("value",), ("key", "value")])
+def test_parts_that_are_json_ignore_what_all_formats_are_given(parts):
+    given = {f"debezium.format.{part}": "avro" for part in parts}
+    given["debezium.format.schema.registry.url"] = "http://h"
+    found = {each.name: each.value for each in examined(TUTORIAL | given).explained}
+    addresses = {name for name, value in found.items() if value == "http://h"}
+    assert addresses == {f"{part}.converter.schema.registry.url" for part in parts}
+    (problem,) = problems({"debezium.format.schema.registry.url": "http://h"})[:1]
+    assert problem.property == "debezium.format.schema.registry.url"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "nearest", "words"),
     [

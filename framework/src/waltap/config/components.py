@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, create_model
 from waltap.base.plugin_errors import part_of
 from waltap.base.property import Properties, declarations
 from waltap.base.text import nearest
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.config.layers import GivenProperty, RawProfile, RawSinkBranch
 from waltap.config.namespace import Namespace, ValidationResult
 from waltap.config.pipeline_properties import SinkBranchProperties
@@ -298,10 +299,11 @@ class FormatResolver:
             self._flat.claim(ignored)
         if model is None:
             return Component(spec)
+        events = {each.name for each in declarations(CaptureProperties)}
         for declaration in declarations(model):
             own = f"{record_part}.converter.{declaration.name}"
             shared = settings.get(declaration.name)
-            if shared is not None:
+            if shared is not None and declaration.name not in events:
                 self._flat.claim(declaration.name)
                 settings.setdefault(own, GivenProperty(own, shared.value, shared.origin))
         filled = self._flat.model(

@@ -449,6 +449,7 @@ FORMATS = {
     "clientprovided": "io.debezium.converters.BinaryDataConverter",
 }
 """Names of formats → the converter that Debezium's engine takes for them."""
+JSON_OPTIONS = frozenset({"schemas.enable", "decimal.format", "replace.null.with.default"})
 
 QUARKUS = "waltap has no Quarkus: WALTAP_LOG_LEVEL and WALTAP_LOG set the log; see `waltap status`"
 OTHER_PROFILE = (
@@ -517,14 +518,14 @@ def _of_production(given: Mapping[str, str], raw: RawProfile) -> dict[str, str]:
 def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> None:
     """Read ``debezium.format.*``; settings of one part win over common ones."""
     own: dict[str, GivenProperty] = {}
+    common: dict[str, GivenProperty] = {}
     for name, setting in settings.items():
         if not name.startswith(FORMAT):
             continue
         rest = name.removeprefix(FORMAT)
         record_part, _, option = rest.partition(".")
         if record_part not in RECORD_PARTS:
-            for each in RECORD_PARTS:
-                raw.settings[f"{each}.converter.{rest}"] = setting
+            common[rest] = setting
         elif option:
             own[f"{record_part}.converter.{option}"] = setting
         else:
@@ -534,6 +535,15 @@ def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> Non
     if (value_converter := own.get("value.converter")) is not None:
         # Debezium Server writes each part as JSON by default, keys too.
         own.setdefault("key.converter", replace(value_converter, value=FORMATS["json"]))
+    # JSON's converter ignores the options of others.
+    others = [
+        part
+        for part in RECORD_PARTS
+        if (chosen := own.get(f"{part}.converter")) and chosen.value != FORMATS["json"]
+    ]
+    for option, setting in common.items():
+        for part in RECORD_PARTS if option in JSON_OPTIONS else others or RECORD_PARTS:
+            raw.settings[f"{part}.converter.{option}"] = setting
     raw.settings |= own
 
 
