@@ -56,7 +56,10 @@ def foreign(payload: bytes, frames: Sequence[bytes]) -> Iterator[tuple[str, byte
 
 
 def _kinds(frames: Sequence[bytes]) -> set[bytes]:
-    """Return first JSON members whose values over all frames are a few words."""
+    """Return the JSON members that name the kind of a frame.
+
+    These are first members whose values over all frames are a few words.
+    """
     first: dict[bytes, set[bytes]] = {}
     for frame in frames:
         found = re.match(rb'\s*\{\s*"(\w+)" ?: ?"(\w+)"', frame)
@@ -81,7 +84,11 @@ def damaged(payload: bytes, most: int, random: Random) -> Iterator[tuple[str, by
 def noise(
     most: int, random: Random, first_bytes: Sequence[int] = ()
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield random payloads; half of them start with one of ``first_bytes``."""
+    """Yield random payloads.
+
+    Half of them start with one of ``first_bytes``, so that a decoder reads further than the kind
+    of the message.
+    """
     for number in range(most):
         payload = random.randbytes(random.choice((1, 2, 5, 17, 60, 400)))
         if first_bytes and number % 2:

@@ -39,7 +39,10 @@ def mapper(options: TypeOptions | None = None) -> TypeMapper:
 
 
 def identity(relation: Relation) -> ReplicaIdentity:
-    """Return the identity of ``relation``. Raises: IdentityUnknown."""
+    """Return the replica identity of ``relation``.
+
+    Raises: IdentityUnknown when no installed plugin supports it (waltap-postgres does).
+    """
     return _plugins()[1].of(relation)
 
 

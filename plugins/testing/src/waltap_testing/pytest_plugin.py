@@ -28,7 +28,10 @@ pytest.register_assert_rewrite(
 
 @pytest.fixture
 def walsender() -> "Iterator[Callable[..., ScriptedWalsender]]":
-    """Return a factory of scripted walsenders; their failures fail the test."""
+    """Return a factory of scripted walsenders; the test's end stops them.
+
+    A failure in the server's threads, such as missing feedback, fails the test.
+    """
     from waltap_testing.walsender import ScriptedWalsender
 
     with ExitStack() as running:

@@ -60,7 +60,10 @@ class FrameRecording:
 
 
 class StaticCatalogue:
-    """A catalogue that never changes, for decoders without relation messages."""
+    """A catalogue that never changes.
+
+    For decoders whose messages do not describe relations.
+    """
 
     def __init__(self, relations: Iterable[Relation] = (), types: Iterable[DataType] = ()) -> None:
         self._relations = {(r.schema, r.table): r for r in relations}
@@ -104,7 +107,10 @@ def meant_by(decoder: Decoder, frames: Sequence[Frame]) -> tuple[list[Neutral], 
 
 
 def load_recordings(path: Path) -> list[FrameRecording]:
-    """Read recordings. Raises: ValueError with the number of the invalid line."""
+    """Read a file of recordings.
+
+    Raises: ValueError with the number of the invalid line.
+    """
     # The line with the name, and the frames with their meanings behind it.
     found: list[tuple[dict[str, Any], list[tuple[Frame, list[Neutral] | None]]]] = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):

@@ -104,7 +104,10 @@ class FolderRigSuite(RigSuite):
 
 
 def assert_hidden_alike(found: Iterable[object]) -> None:
-    """Check that all results for `life_of_a_row` hide a text, or none does."""
+    """Check that a text is hidden everywhere or nowhere.
+
+    ``found`` has the results for `life_of_a_row`, in order.
+    """
     created, *others = map(repr, found)
     if SHOWN in created or created == "[]":
         pytest.skip("shows items.name, or leaves out created rows")

@@ -77,7 +77,10 @@ def relation(
     oid: int,
     typmods: dict[str, int] | None = None,
 ) -> Relation:
-    """Return ``public.table`` with key ``id``; a column is (name, type name)."""
+    """Return ``public.table`` as a connector describes it.
+
+    The key is ``id``, the replica identity is DEFAULT, and a column is (name, type name).
+    """
     return Relation(
         oid=oid,
         schema="public",
@@ -162,7 +165,10 @@ class ScriptedWorkload:
     def update_unsent(
         self, table: Relation, identifier: int, *, moved_to: int | None = None
     ) -> None:
-        """UPDATE a row or key; the server omits its last value, large and unchanged."""
+        """UPDATE a row or key without its last value.
+
+        The server omits a large value that the statement did not change.
+        """
         self._serial += 1
         to = identifier if moved_to is None else moved_to
         row = (str(to), str(self._serial), *self.rows[table.name].pop(identifier)[2:])
@@ -285,7 +291,10 @@ class ScriptedWorkload:
         )
 
     def begin_again(self) -> None:
-        """Forget transactions and events, but keep the rows, as after a snapshot."""
+        """Forget the transactions and events, but keep the rows.
+
+        The following changes are the stream after a snapshot.
+        """
         self.parts, self.events = [], []
 
     def move_to_another_server(self) -> None:
@@ -337,7 +346,10 @@ def batches(
     after: Position,
     rendered: dict[int, list[Record]] | None,
 ) -> Iterator[Batch]:
-    """Yield batches of whole transactions up to ``most`` changes, or pieces."""
+    """Yield ``parts`` as batches, as an engine does.
+
+    A batch has whole transactions up to ``most`` changes; larger transactions come in pieces.
+    """
     waiting: list[TransactionPart] = []
     count, position = 0, after
     for piece in _pieces(parts, most):
@@ -422,7 +434,10 @@ def as_typed_block(relation: Relation, rows: Sequence[Tuple]) -> RowBlock:
 
 
 def as_columns(batch: Batch, *, typed: bool = False) -> Batch:
-    """Return a snapshot's batch as columns; ``typed``: of their Arrow types."""
+    """Return a snapshot's batch with its rows and records as columns.
+
+    ``typed``: values have their Arrow types (`SinkCapabilities.typed_columns`).
+    """
     parts = [
         msgspec.structs.replace(
             part, rows=as_typed_block(part.relation, part.rows) if typed else as_block(part.rows)
@@ -482,7 +497,10 @@ def _texts(values: Iterable[bytes | None]) -> "pa.StringArray":
 
 
 def transactions_as_columns(batch: Batch) -> Batch:
-    """Return ``batch`` with a `TransactionRun`, if each transaction is one insert."""
+    """Return ``batch`` with a `TransactionRun`.
+
+    A batch whose transactions have other changes than one insert each stays as it is.
+    """
     parts = [part for part in batch.parts if isinstance(part, TransactionPart)]
     changes = [change for part in parts for change in part.changes]
     inserts = {change.relation for change in changes if isinstance(change, Insert)}
@@ -547,7 +565,10 @@ def large_transaction() -> ScriptedWorkload:
 
 
 def mixed(*, truncate: bool) -> ScriptedWorkload:
-    """Return seven transactions with every operation; the fourth is in pieces."""
+    """Return seven transactions with every operation.
+
+    The fourth is larger than the batches of the suites, so it arrives in several.
+    """
     workload = ScriptedWorkload()
     for number in range(1, 4):
         workload.insert(ITEMS, number, f"item {number}")
@@ -604,7 +625,10 @@ SHOWN = "a text of its own"
 
 
 def life_of_a_row() -> list[list[TransactionPart | SnapshotRows]]:
-    """Return parts in which a row with `SHOWN` is created, read, updated, deleted."""
+    """Return parts with a row of ``items`` whose text is `SHOWN`.
+
+    It is created, read, updated, deleted.
+    """
     table = msgspec.structs.replace(FULL_ROWS, table=ITEMS.table, oid=ITEMS.oid)
     row, lsn = ("1", "1", SHOWN), 0x7000000
     changes: list[Change] = [
@@ -619,7 +643,10 @@ def life_of_a_row() -> list[list[TransactionPart | SnapshotRows]]:
 
 
 def rare_parts() -> list[TransactionPart | SnapshotRows | Heartbeat]:
-    """Return rare parts: changed keys, unsent values, pieces; no default values."""
+    """Return rare parts: a changed key, unsent values, pieces of snapshots.
+
+    Every field has another value than its default.
+    """
     lsn = 0x6000000
     changes: list[Change] = [
         Update(ITEMS, lsn + 1, ("2", "1", "moved"), ("1", ABSENT, ABSENT), OldTuple.KEY),

@@ -52,11 +52,19 @@ class VirtualClock:
 
     @property
     def now(self) -> float:
-        """Return seconds since the start; reads do not count towards `TimeStopped`."""
+        """Return seconds since the start, as `monotonic` does.
+
+        Readings here do not count towards `TimeStopped`: a script may ask as often as it
+        likes.
+        """
         return self._now_ns / NS
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Run ``action`` at ``seconds``, or when time passes next if that is over."""
+        """Run ``action`` at ``seconds`` since the start.
+
+        If that time has passed, the action runs when time passes next. An action may schedule
+        others.
+        """
         self._serial += 1
         due = max(self._now_ns, round(seconds * NS))
         heapq.heappush(self._appointed, (due, self._serial, action))

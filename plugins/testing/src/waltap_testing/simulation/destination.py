@@ -13,7 +13,10 @@ from waltap_testing.simulation.clock import VirtualClock
 
 @dataclass(slots=True)
 class SimulatedDestination:
-    """The delivered rows, and faults of the sink; its end loses unflushed rows."""
+    """The delivered rows, and the faults and delays of the sink.
+
+    Rows that were written but not flushed when an instance ends are lost, as in a real sink.
+    """
 
     clock: VirtualClock
     # True: `Sink.open` returns ``positions``.

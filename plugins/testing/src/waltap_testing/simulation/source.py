@@ -39,7 +39,10 @@ class CommittedTransaction:
 
 @dataclass(slots=True)
 class SimulatedSource:
-    """Simulate a server; all times are seconds of the clock."""
+    """Simulate a server with scheduled events and recorded use.
+
+    All times are seconds of the clock.
+    """
 
     # The clock that runs the scheduled events.
     clock: VirtualClock
@@ -78,7 +81,10 @@ class SimulatedSource:
     # --- schedule -----------------------------------------------------------------------------
 
     def insert(self, at: float, rows: int = 1, table: Relation = ITEMS) -> None:
-        """Commit ``rows`` rows (id, serial, name); serials count in commit order."""
+        """Commit a transaction of ``rows`` rows (id, serial, name).
+
+        Serials count from 1 in commit order, so that a lost or doubled row shows.
+        """
 
         def happen() -> None:
             changes: list[Change] = []

@@ -38,7 +38,10 @@ def bare(sink: Sink, position: Position, *parts: Part) -> Batch:
 
 
 def written(sink: Sink, batches: Iterable[Batch], *, each: bool = False) -> Position | None:
-    """Write and flush (``each``: after each batch); return the promised position."""
+    """Write ``batches`` and flush; return the promised position.
+
+    ``each`` flushes after each batch, too.
+    """
     for batch in batches:
         sink.write(batch)
         if each:

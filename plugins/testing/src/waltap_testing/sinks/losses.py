@@ -63,13 +63,19 @@ def _copy(source: Path, target: Path) -> None:
 
 
 class NoticesLosses:
-    """Rules for a destination behind `PositionKeepingSink.stored_position`."""
+    """Rules for a destination that is behind its durable position.
+
+    The contract is `PositionKeepingSink.stored_position`. A base class of the suite.
+    """
 
     @pytest.mark.parametrize("emptied", [False, True], ids=["older", "emptied"])
     def test_a_destination_that_lost_something_is_noticed_when_opened(
         self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
-        """Each start raises an error that `loses`, until the data is back."""
+        """Each start raises an error that `loses`, until the data is back.
+
+        The error comes from `check`, `open` or the engine's comparison.
+        """
         history = _History(rig, tmp_path, record_property, emptied=emptied)
         history.sink.close()
         newest = history.keep()
@@ -86,7 +92,10 @@ class NoticesLosses:
     def test_a_loss_beneath_an_open_sink_is_noticed(
         self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
-        """A write or flush raises before another promise, or the next start does."""
+        """A write or flush raises before the sink promises another position.
+
+        If that error does not report a loss, the next start does.
+        """
         history = _History(rig, tmp_path, record_property, emptied=emptied)
         sink, had = history.sink, sole(history.stored_position)
         assert had is not None
@@ -189,7 +198,10 @@ class _History:
 
 
 def _opened(sink: Sink, stored_position: Positions) -> Position | Positions | None:
-    """Open the sink as the engine does. Raises: SinkError."""
+    """Open the sink as the engine does, at ``stored_position``.
+
+    Raises: SinkError.
+    """
     checks_of(sink)
     found = sink.open()
     require_stored("of the kit", stored_position, Positions.of(found))

@@ -101,7 +101,10 @@ class SinkRig:
 
 
 def sole(promised: Position | Positions | None) -> Position | None:
-    """Return the position of the only partition, whether it is named or not."""
+    """Return the position of the only partition.
+
+    `Sink.flush` and `Sink.open` may return a position or positions by partition.
+    """
     return Positions.of(promised).get(SOLE)
 
 
@@ -156,7 +159,10 @@ def assert_complete(
 def _assert_order(
     expected: Sequence[ExpectedEvent], found: Sequence[ExpectedEvent], order: str, where: str
 ) -> None:
-    """Check the order per topic or key; the last event comes last."""
+    """Check the order of events per topic or key.
+
+    No event comes before its predecessor, and the last event comes last.
+    """
     group: Callable[[ExpectedEvent], object] = (
         (lambda e: (e.table, e.id)) if order == "key" else (lambda e: e.table)
     )
@@ -239,7 +245,10 @@ def values_of(item: Record | DeliveredChange) -> Mapping[str, object]:
 
 
 def parsed(record: Record) -> object:
-    """Return a record for comparison: whitespace in JSON makes no difference."""
+    """Return a record for comparison, with its JSON parsed.
+
+    Whitespace in JSON makes no difference.
+    """
     parts = (record.key, record.value, *(value for _, value in record.headers))
     names = [name for name, _ in record.headers]
     return record.topic, names, [part if part is None else (orjson.loads(part),) for part in parts]

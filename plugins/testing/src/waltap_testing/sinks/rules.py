@@ -90,7 +90,10 @@ def _going_on(batches: Sequence[Batch]) -> Sequence[Batch]:
 
 
 class SnapshotsGoOn:
-    """Rules for sinks that declare `SinkCapabilities.resumes_snapshots`."""
+    """Rules for sinks that accept a resumed snapshot.
+
+    They declare `SinkCapabilities.resumes_snapshots`.
+    """
 
     @pytest.mark.parametrize("delivered", [1, 3, 4, 6])
     def test_a_snapshot_that_broke_off_continues(
@@ -150,7 +153,10 @@ class SnapshotsGoOn:
     def test_what_came_of_a_table_that_restarts_counts_for_nothing(
         self, rig: SinkRig, tmp_path: Path, *, flushed: bool, opened_again: bool
     ) -> None:
-        """A restarted table replaces its earlier rows, some of which no longer exist."""
+        """A restarted table replaces its earlier rows.
+
+        Its rows come again from the first, some no longer exist, and its chunks differ.
+        """
         sink, tables = rig.build(tmp_path), [ITEMS, NOTES, KINDS]
         capable = sink.capabilities
         if not capable.restarts_tables:
@@ -243,7 +249,10 @@ class AppliesChanges:
 
     @pytest.mark.parametrize("name", list(HIDDEN))
     def test_a_hidden_value_is_not_delivered(self, rig: SinkRig, tmp_path: Path, name: str) -> None:
-        """A sink of changes applies the masks in plans of `SinkContext.events`."""
+        """A sink of changes hides the values that the profile hides.
+
+        The columns and their masks are in plans of `SinkContext.events`.
+        """
         given = {"topic.prefix": "server", **HIDDEN[name]}
         rig = rig.with_context(capture=CaptureRules(CaptureProperties.model_validate(given)))
         sink, workload = rig.build(tmp_path), ScriptedWorkload()

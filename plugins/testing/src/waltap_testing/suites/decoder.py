@@ -82,7 +82,11 @@ def declared_by(capabilities: DecoderCapabilities) -> set[str]:
 
 
 def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
-    """Return the shown capabilities; a relation derived from a row shows none."""
+    """Return the names of the capabilities that ``recording`` shows.
+
+    A relation that arrives with its first row was derived from the row, so it does not show
+    ``relations``.
+    """
     shown: set[str] = set()
     for frame in recording.frames:
         messages = decoder.feed([frame])
@@ -177,7 +181,10 @@ class DecoderSuite(RigSuite):
             assert rig.build(recording).start_options() == options
 
     def test_publications_are_asked_for_where_filters_are_declared(self, rig: DecoderRig) -> None:
-        """With ``filters`` the server must apply publications: options name them."""
+        """Options name the publications if ``filters`` is declared.
+
+        The server then applies the publications.
+        """
         if not rig.spec.capabilities.publication_filters:
             pytest.skip("declares no filters")
         context = replace(rig.context, publications=("pub_one", "pub_two"))
@@ -227,7 +234,10 @@ class DecoderSuite(RigSuite):
     # --- rules of messages ---
 
     def test_transactions_are_whole(self, rig: DecoderRig) -> None:
-        """Changes are inside a transaction or segment, and none begins in another."""
+        """Changes are inside a transaction or a segment of one.
+
+        Each begin has its end before the next begin.
+        """
         for recording, messages in _decoded(rig):
             where: Message | None = None
             for number, message in enumerate(messages):
@@ -284,7 +294,10 @@ class DecoderSuite(RigSuite):
             assert not isinstance(value, MissingValue), f"{at} is {value} in a full old tuple"
 
     def test_the_same_shape_is_the_same_object(self, rig: DecoderRig) -> None:
-        """An unchanged table keeps its relation object, as codecs are per object."""
+        """An unchanged table keeps its relation object.
+
+        Codecs are compiled per relation object.
+        """
         for recording, messages in _decoded(rig):
             current: dict[str, Relation] = {}
             for relation in _relations(messages):
@@ -328,7 +341,10 @@ class DecoderSuite(RigSuite):
     # --- bad input ---
 
     def test_every_truncation_is_refused(self, rig: DecoderRig) -> None:
-        """A frame that ends early raises DecodeError, never gives fewer values."""
+        """A frame that ends early raises DecodeError.
+
+        It never gives fewer values or no message.
+        """
         if not rig.self_delimiting:
             pytest.skip("the format does not show where a frame ends")
         for case in _cases(rig):
@@ -355,7 +371,10 @@ class DecoderSuite(RigSuite):
                 _assert_sound(case, f"{what}: {payload.hex()}", payload)
 
     def test_what_no_decoder_knows_is_not_passed_over(self, rig: DecoderRig) -> None:
-        """A frame of an unknown kind raises DecodeError, else its changes are lost."""
+        """A frame of an unknown kind raises DecodeError.
+
+        Its contents would be lost silently otherwise.
+        """
         for case in _cases(rig):
             frames = [payload for _, payload in case.recording.frames]
             known = case.feed(case.payload)
@@ -388,7 +407,11 @@ class DecoderSuite(RigSuite):
                     continue
 
     def test_the_commit_of_another_transaction_is_refused(self, rig: DecoderRig) -> None:
-        """The COMMIT of another transaction shows that frames between were lost."""
+        """The COMMIT of another transaction raises DecodeError.
+
+        The frames between were lost, and the position would pass them. This applies where a COMMIT
+        identifies its transaction.
+        """
         for recording in rig.recordings:
             for number, (frame, other) in _commits(rig, recording):
                 outcome = _DamageCase(rig, recording, number, 0).feed(other)
@@ -432,7 +455,10 @@ class DecoderSuite(RigSuite):
         pytest.fail("no recording has a frame that can be repeated: record a row in a transaction")
 
     def test_the_catalogue_is_not_asked_for_each_row(self, rig: DecoderRig) -> None:
-        """The catalogue is asked for new relations only: each question is a query."""
+        """The decoder queries the catalogue for new relations, not for rows.
+
+        Each question is a query on the server.
+        """
         for recording in rig.recordings:
             asked: Any = _WatchedCatalogue(rig.context.catalogue)
             watched = replace(rig, context=replace(rig.context, catalogue=asked))
@@ -484,7 +510,10 @@ def _commits(
 
 @dataclass(slots=True)
 class _DamageCase:
-    """A damaged frame of a recording; the decoder has the frames before it."""
+    """One frame of a recording, replaced by a damaged one.
+
+    The decoder has received the frames before it.
+    """
 
     rig: DecoderRig
     recording: FrameRecording
@@ -616,7 +645,10 @@ def _assert_same_transaction(begin: Message, end: Message, at: str) -> None:
 
 
 def _repeatable(decoder: Decoder, recording: FrameRecording) -> Frame | None:
-    """Feed frames up to one that may repeat, of rows or a whole transaction."""
+    """Feed frames up to one that may repeat, and return it.
+
+    It has rows only, or a whole transaction.
+    """
     for frame in recording.frames:
         messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]
         rows = all(isinstance(message, ROWS) for message in messages)

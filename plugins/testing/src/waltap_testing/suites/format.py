@@ -211,7 +211,10 @@ class FormatSuite(RigSuite):
     # --- keys, values, tombstones ---
 
     def test_a_row_has_one_key_all_its_life(self, rig: FormatRig) -> None:
-        """Every record of a row has its key, which no other row has."""
+        """All records of a row have one key, different from other rows' keys.
+
+        They are create, update, snapshot and delete.
+        """
         render = rig.build()
         keys = [
             _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key,
@@ -396,7 +399,11 @@ class FormatSuite(RigSuite):
     # --- source and notifications ---
 
     def test_the_oldest_transaction_of_the_slot_is_reported(self, rig: FormatRig) -> None:
-        """``source.xmin`` is there only if the source reported it."""
+        """``source.xmin`` is there only if the source reported it.
+
+        The test is skipped for a format that does not name the database: it has no description of
+        the source.
+        """
         part = _transaction(Insert(ITEMS, 40, ("1", "2", "a")))
         (without,) = rig.build().render([part], NOW)
         held = [without.value or b"", *(value for _, value in without.headers)]
@@ -411,7 +418,10 @@ class FormatSuite(RigSuite):
             assert 987_654_321 in leaves, leaves
 
     def test_notifications_are_records_of_their_topic(self, rig: FormatRig) -> None:
-        """Notifications become records in order (`Format.notifications`)."""
+        """Notifications become records in order, with id, type and data.
+
+        The contract is `Format.notifications`.
+        """
         # In a registry a subject has schemas of one kind.
         topic = f"{rig.capture.get('topic.prefix', 'server')}.notified"
         records = rig.build().notifications(NOTIFICATIONS, topic)

@@ -90,7 +90,10 @@ class IdentitySuite(RigSuite):
                 assert sent is UNCHANGED or shown == sent, message
 
     def test_unchanged_is_a_value_of_before_or_stays_unchanged(self, rig: IdentityRig) -> None:
-        """An unsent value is of the before image or UNCHANGED, never NULL."""
+        """An unsent value comes from the before image or stays UNCHANGED.
+
+        It never becomes NULL.
+        """
         for message, images in _updates(rig):
             assert images.after is not None, message
             for number, sent in enumerate(message.new):
@@ -103,7 +106,10 @@ class IdentitySuite(RigSuite):
                     assert right, f"{message}: {NAMES[number]} became {shown!r}"
 
     def test_before_says_nothing_the_server_did_not(self, rig: IdentityRig) -> None:
-        """The before image has only sent values, and ABSENT never becomes NULL."""
+        """The before image has only values of the old tuple.
+
+        Other columns are missing, and ABSENT never becomes NULL.
+        """
         for message, images in _both(rig):
             if images is None or images.before is None:
                 continue
@@ -125,7 +131,10 @@ class IdentitySuite(RigSuite):
                 assert images.before == message.old, message
 
     def test_without_old_tuple_there_is_no_old_key(self, rig: IdentityRig) -> None:
-        """An update without an old tuple shows no change of the key."""
+        """An update without an old tuple has no old key.
+
+        Nothing was sent of the old row, so no change of the key is visible.
+        """
         for message, images in _updates(rig):
             if message.old_kind is OldTuple.NONE:
                 assert images.old_key is None, message
@@ -163,7 +172,10 @@ class IdentitySuite(RigSuite):
                 assert images is not None, f"{message} got lost"
 
     def test_a_delete_has_no_after_and_its_key(self, rig: IdentityRig) -> None:
-        """A delete's before image and old key have the columns of its identity."""
+        """A delete has no after image, but its identity's columns.
+
+        They are in the before image and in the old key.
+        """
         held = [n for n, column in enumerate(rig.relation().columns) if column.in_identity]
         for message, images in _deletes(rig):
             if images is None:

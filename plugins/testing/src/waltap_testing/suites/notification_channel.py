@@ -111,7 +111,10 @@ class NotificationChannelSuite(RigSuite):
 def _plain(
     notifications: Sequence[Notification], rig: NotificationChannelRig | None = None
 ) -> list[object]:
-    """Return notifications for comparison, without members that ``rig`` omits."""
+    """Return notifications for comparison.
+
+    No data and empty data are the same. With ``rig``, members that its channel omits are removed.
+    """
     without: frozenset[str] = frozenset() if rig is None else rig.leaves_out
     return [
         (

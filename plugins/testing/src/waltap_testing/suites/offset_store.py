@@ -226,7 +226,10 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() == expected
 
     def test_a_reader_beside_the_writer_sees_whole_offsets(self, rig: OffsetStoreRig) -> None:
-        """`waltap offsets show` reads whole offsets beside a running pipeline."""
+        """A reader beside a store sees whole offsets.
+
+        `waltap offsets show` reads beside a running pipeline.
+        """
         if not rig.durable:
             pytest.skip("forgets at the end of the process")
         rig.build().store(OLD)

@@ -40,7 +40,11 @@ JSON = JsonConverter(JsonConverterProperties(), ConverterContext(record_part="va
 
 
 def every_record() -> list[ConnectRecord]:
-    """Return records of every kind that a pipeline makes, and a notification."""
+    """Return records of every kind that a pipeline makes.
+
+    These are changes of every operation with tombstones, snapshot rows, transaction metadata, a
+    logical message, a heartbeat and a notification.
+    """
     made = ConvertedFormat(
         RecordConverters(key=JSON, value=JSON, header=JSON), format_context(CAPTURE)
     )
@@ -72,7 +76,10 @@ class RecordTransformRig:
 
 
 class RecordTransformSuite(RigSuite):
-    """Rules of `waltap.encoders.format.record_transform` for every transform."""
+    """Rules for every transform of records.
+
+    The contract is `waltap.encoders.format.record_transform`.
+    """
 
     needs = "a RecordTransformRig"
 
@@ -134,7 +141,10 @@ class RecordTransformSuite(RigSuite):
         assert_hidden_alike(found)
 
     def test_results_of_a_schema_are_cached(self, rig: RecordTransformRig) -> None:
-        """One input schema has one output schema, as encoders are per object."""
+        """One input schema has one output schema object.
+
+        Encoders are looked up by the schema object.
+        """
         transform, records = rig.build(), list(_fit(rig))
         first, again = transform(list(records)), transform(list(records))
         for one, other in zip(first, again, strict=True):

@@ -158,7 +158,10 @@ def _drained(channel: SignalChannel) -> list[object]:
 
 
 def _plain(signal: Signal) -> object:
-    """Return a signal for comparison: whitespace in JSON makes no difference."""
+    """Return a signal for comparison, with its data parsed.
+
+    Whitespace in JSON makes no difference.
+    """
     return signal.identifier, signal.kind, signal.arguments(LARGEST)
 
 

@@ -63,7 +63,10 @@ class SnapshotterRig:
         )
 
     def starts(self) -> Iterator[SnapshotStart]:
-        """Return starts that read tables: with and without a slot, and resumed."""
+        """Return the starts that read tables.
+
+        They are with and without a slot, with an exported snapshot, and resumed.
+        """
         for known, stored in product(EVERYTHING, (False, True)):
             # No snapshot is taken in these states, so the mode is not asked about tables.
             if _answer(self.build(), known) in {"refused", (False, True), (False, False)}:
@@ -154,7 +157,10 @@ class SnapshotterSuite(RigSuite):
         assert rig.build().takes_snapshot(lost)
 
     def test_an_interrupted_snapshot_is_not_passed_over(self, rig: SnapshotterRig) -> None:
-        """An interrupted snapshot is repeated or refused: no row is missing silently."""
+        """An interrupted snapshot is repeated or refused.
+
+        Rows that were never read would otherwise be missing silently.
+        """
         for known in EVERYTHING:
             if known.offset and known.snapshot_incomplete:
                 answer = _answer(rig.build(), known)
@@ -196,7 +202,10 @@ class SnapshotterSuite(RigSuite):
             assert rig.build().isolation(start) in {None, *ISOLATIONS}
 
     def test_a_snapshot_begins_and_is_over(self, rig: SnapshotterRig) -> None:
-        """`before` and `after` accept every start, several times and interrupted."""
+        """`before` and `after` accept every start, several times.
+
+        Also tables of a snapshot that was interrupted before it began.
+        """
         for start, completed in product(rig.starts(), (False, True)):
             mode = rig.build()
             for _ in range(2):
@@ -209,7 +218,10 @@ class SnapshotterSuite(RigSuite):
 
 
 def _questions(rig: SnapshotterRig) -> Iterator[tuple[Snapshotter, SnapshotStart, Relation]]:
-    """Yield one mode for all tables of a start: its answers must not mix."""
+    """Yield one mode for all tables of a start.
+
+    Its answer for one table must not be that for another.
+    """
     for start in rig.starts():
         mode = rig.build()
         yield from ((mode, start, table) for table in rig.tables())

@@ -199,7 +199,10 @@ class _LogAndTables:
         *,
         moved_to: int | None = None,
     ) -> None:
-        """UPDATE a row without sending its last column, as for unchanged TOAST."""
+        """UPDATE a row without sending its last column.
+
+        The server omits a long value that the statement did not change (unchanged TOAST).
+        """
         work = self.workload
         before = work.rows[table.name].pop(key)
         now = (str(key if moved_to is None else moved_to), *values, before[-1])
@@ -232,7 +235,10 @@ class TableFormatSuite(RigSuite):
         made.close()
 
     def test_rows_and_history_follow_the_source(self, tables: _LogAndTables) -> None:
-        """Rows and history match the source after each operation."""
+        """Rows and history match the source after every operation.
+
+        Also with unsent values and with updates of keys.
+        """
         work = tables.workload
         for number in range(1, 6):
             work.insert(ITEMS, number, f"long {number}")
@@ -290,7 +296,10 @@ class TableFormatSuite(RigSuite):
     def test_columns_are_added_and_widened_and_keep_their_values_when_renamed(
         self, tables: _LogAndTables
     ) -> None:
-        """Column numbers identify the source's columns; old rows are null in new ones."""
+        """Columns are added, widened and renamed without losing values.
+
+        The source's column numbers identify them. Older rows have null in a new column.
+        """
         first = _numbered(relation("shapes", [("id", "int4"), ("n", "int4")], oid=900), 1, 2)
         then = _numbered(
             relation("shapes", [("id", "int4"), ("size", "int8"), ("more", "text")], oid=900),
@@ -334,7 +343,11 @@ class TableFormatSuite(RigSuite):
     def test_a_driver_that_dies_anywhere_leaves_one_cut_and_its_successor_continues(
         self, tables: _LogAndTables
     ) -> None:
-        """Tables stay at the last commit wherever a driver dies; the next continues."""
+        """A dead driver leaves all tables at the last commit.
+
+        It dies before or after a method that writes. The next driver finds more changes and
+        applies each once.
+        """
         work = tables.workload
         for table in (ITEMS, NOTES):
             work.insert(table, 1, "x")

@@ -161,7 +161,10 @@ class TransformSuite(RigSuite):
         )
 
     def test_a_relation_stays_the_same_object(self, rig: TransformRig) -> None:
-        """A relation has one output relation, as codecs are per object."""
+        """A relation has one output relation, in every batch.
+
+        Codecs are compiled per relation object.
+        """
         transform = rig.build()
         met: dict[Relation, set[Relation]] = {}
         for given, again in zip(_batches(), _batches(), strict=True):

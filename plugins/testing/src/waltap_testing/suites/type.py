@@ -90,7 +90,11 @@ class TypeSuite(RigSuite):
         assert rig.values, "the rig has no values"
 
     def test_it_claims_its_type_and_no_other(self, rig: TypeRig) -> None:
-        """The first spec that claims a type maps it, so none may claim all types."""
+        """The spec claims its type and no other.
+
+        The first spec that claims a type maps it, so a spec that claims all types would break
+        others.
+        """
         assert rig.spec.claims(rig.data_type)
         for name, oid in STRANGERS.items():
             other = DataType(oid=oid, schema="pg_catalog", name=name)
@@ -147,7 +151,10 @@ class TypeSuite(RigSuite):
                 assert found == mapping.json(text), text
 
     def test_columns_are_written_as_values_are(self, rig: TypeRig) -> None:
-        """`json_column` writes the same values as `to_json`, or returns None."""
+        """`json_column` writes the same values as `to_json`.
+
+        It may return None for a column, which is then written value by value.
+        """
         column = rig.build().json_column
         if column is None:
             pytest.skip("is written value by value")

@@ -148,7 +148,11 @@ READS = r"^\s*(SELECT|WITH|SET|SHOW|RESET)\b"
 
 
 class QueryForwarder:
-    """Runs queries on the server of ``dsn``. Close it before DROP DATABASE."""
+    """Runs queries one after another on the server of ``dsn``.
+
+    It needs psycopg. Close it before the test drops the database: an open connection blocks DROP
+    DATABASE.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

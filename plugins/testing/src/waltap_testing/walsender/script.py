@@ -61,7 +61,10 @@ Sending = XLogData | SendKeepalive | SendRaw
 
 @dataclass(frozen=True, slots=True)
 class SendPieces:
-    """One message in writes of ``sizes`` bytes each, then the rest."""
+    """One message in several writes.
+
+    The writes have ``sizes[0]`` bytes, then ``sizes[1]`` and so on, then the rest.
+    """
 
     of: Sending
     sizes: tuple[int, ...]
@@ -102,7 +105,11 @@ class AwaitFeedback:
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """An ErrorResponse; ERROR leaves the connection open, FATAL closes it."""
+    """An ErrorResponse in a stream or to a query.
+
+    As on a real server, ERROR ends the stream and leaves the connection in command mode; FATAL
+    also closes the connection.
+    """
 
     sqlstate: str
     text: str

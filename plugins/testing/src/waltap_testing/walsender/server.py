@@ -134,7 +134,10 @@ class ScriptedWalsender:
         return self._started_streams
 
     def wait(self, until: Callable[["ScriptedWalsender"], bool], within: float = 60.0) -> None:
-        """Wait until ``until(self)``. Raises: ScriptFailed after ``within`` seconds."""
+        """Wait until ``until(self)`` is true.
+
+        Raises: ScriptFailed when it is not true ``within`` seconds.
+        """
         with self._changed:
             held = self._changed.wait_for(lambda: until(self), within)
         if not held:

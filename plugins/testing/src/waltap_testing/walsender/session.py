@@ -236,7 +236,10 @@ class ClientSession:
             self._send(wire.message(b"c") + wire.command_complete(f"COPY {len(answer.chunks)}"))
 
     def _extended(self, kind: bytes, body: bytes) -> bool:
-        """Answer an extended-protocol message; False: skip messages until Sync."""
+        """Answer one message of the extended protocol.
+
+        Return False after an error: the protocol skips messages until Sync.
+        """
         # A real walsender refuses the extended protocol with this error.
         if self.parameters.get("replication", "").lower() in REPLICATES:
             text = "extended query protocol not supported in a replication connection"
@@ -351,7 +354,10 @@ class ClientSession:
             raise _ConversationEnded
 
     def _wait(self, holds: Callable[[], bool], seconds: float | None) -> bool:
-        """Return whether it ``holds`` in time. Raises: _ConversationOver."""
+        """Wait until ``holds`` or the timeout; return whether it holds.
+
+        Raises: _ConversationOver when the client leaves first.
+        """
         with self._changed:
             self._changed.wait_for(lambda: holds() or self._disconnected, seconds)
             if self._disconnected and not holds():
@@ -368,7 +374,10 @@ class ClientSession:
 
 
 def _bound(rest: bytes) -> tuple[str | bytes | None, ...]:
-    """Return a Bind message's values. Raises: ValueError for binary results."""
+    """Return the parameter values of a Bind message after its two names.
+
+    Raises: ValueError when the client requests binary results.
+    """
     (count,) = struct.unpack_from("!h", rest)
     formats = struct.unpack_from(f"!{count}h", rest, 2)
     at = 2 + 2 * count

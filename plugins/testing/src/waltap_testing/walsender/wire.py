@@ -64,7 +64,10 @@ def parameter_status(name: str, value: str) -> bytes:
 
 
 def ready(status: str) -> bytes:
-    """Return ReadyForQuery; ``status`` is I (idle), T or E (failed transaction)."""
+    """Return ReadyForQuery.
+
+    ``status`` is I (idle), T (in a transaction) or E (in a failed transaction).
+    """
     return message(b"Z", status.encode())
 
 
@@ -119,7 +122,10 @@ def parse_feedback(payload: bytes, seconds: float) -> StandbyStatus | None:
 
 
 class FrontendMessages:
-    """Splits received bytes into messages; the first ones have no type byte."""
+    """Splits received bytes into messages.
+
+    The first messages of a connection have no type byte.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
