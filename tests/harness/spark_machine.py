@@ -668,12 +668,10 @@ class Machine:
             )
 
     def _events(self, changes: Any) -> Any:
-        """Return what the history has of each change of a row: its operation, the key, and, of files that are read
-        under the names of now, names of columns that were not sent which the table does not have."""
+        """Return what the history has of each change of a row: its operation, the key, and names of columns that
+        were not sent which the table does not have."""
         names = ", ".join("'" + name.replace("'", "\\'") + "'" for name in changes.columns)
         unknown = f"array_join(array_except(coalesce(_unchanged, array()), array({names})), ' ')"
-        if self.rig.choice.name != "parquet":
-            unknown = "''"
         key = f"cast({quoted(self.key)} as string)"
         return changes.where("_op <> 't'").selectExpr("_op", key, unknown)
 

@@ -233,6 +233,22 @@ def test_a_change_without_a_key_means_a_row_by_the_columns_that_it_shows(bare, c
     course(bare)
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_history_lists_a_renamed_column_that_was_not_sent_by_its_name_of_now(
+    delta, tmp_path, table_format
+):
+    """Also where another column took the name."""
+    rig = Rig(tmp_path, delta, table_format, parallel=1)
+    fill(rig)
+    rig.update(BEFORE, ["1"], ["b"], a="a2")
+    columns = [("id", "int4"), ("a", "text"), ("it's", "text"), ("b", "text")]
+    now = relation("public.t", columns, numbers=[1, 2, 3, 4])
+    rig.db.rows[now.name] = [(*row, None) for row in rig.db.rows[now.name]]
+    rig.update(now, ["2"], ["it's"], a="a3")
+    changes = LiveTables(rig.spark, rig.output).changes(now.name).where("_op = 'u'")
+    assert [row["_unchanged"] for row in changes.collect()] == [["it's"], ["it's"]]
+
+
 # --- columns and tables that are left out for a while ---------------------------------------------
 
 COLUMNS = [("id", "int4"), ("n", "text"), ("v", "int4")]

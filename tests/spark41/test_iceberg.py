@@ -46,6 +46,8 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig):
     frame = LiveTables(rig.spark, rig.output).current("`wi/de").orderBy("id")
     assert [str(row["t"]) for row in frame.collect()] == ["10:20:30.123456", "None"]
     assert {f.name: f.dataType.simpleString() for f in frame.schema}["s"] == "smallint"
+    rig.db.update(first, ["2"], n="7")
+    rig.update(first, ["1"], unsent=[odd], n="6")
     now = relation(
         "we.ird.`wi/de",
         [("id", "int8"), ("s", "text"), ("calm", "text"), ("t", "text"), ("more", "int4")],
@@ -64,10 +66,12 @@ def test_columns_come_go_grow_and_change_their_names_and_types(rig):
     assert kinds["s"] == kinds["calm"] == kinds["t"] == "string"
     found = [(r["id"], r["n"], r["s"], r["calm"], r["t"], r["more"]) for r in frame.collect()]
     assert found == [
-        (1, 5, "7", "kept", None, 7),
-        (2, 6, None, None, None, 7),
+        (1, 6, "7", "kept", None, 7),
+        (2, 7, None, None, None, 7),
         (30000000000, None, "seven", "new", "text", 8),
     ]
+    changes = LiveTables(rig.spark, rig.output, allow_stale=True).changes("`wi/de")
+    assert {tuple(row["_unchanged"] or ()) for row in changes.collect()} == {(), ("calm",)}
     then = (
         LiveTables(rig.spark, rig.output, allow_stale=True)
         .at(rig.db.history[0][0])

@@ -48,6 +48,12 @@ def literal(text: str, kind: str) -> str:
     return f"unhex({value})" if kind == "binary" else f"CAST({value} AS {kind})"
 
 
+def unsent_as(renames: Mapping[str, str]) -> str:
+    """Return SQL of `_unchanged` with columns renamed."""
+    names = (f"WHEN {literal_of(old)} THEN {literal_of(new)}" for old, new in renames.items())
+    return f"transform(_unchanged, name -> CASE name {' '.join(names)} ELSE name END)"
+
+
 VIEW: Final = "__waltap_rows"
 
 
@@ -220,11 +226,24 @@ class TableWriter:
             pairs = [*temp_names.items(), *((temp_names[old], new) for old, new in renames.items())]
         for old, new in pairs:
             self._change(f"rename {old} to {new}", self._format.rename_column, old, new)
+        self._rename_unsent(renames)
         columns = {
             renames.get(name, name): kind for name, kind in self.table.stored_table.columns.items()
         }
         divided = tuple(renames.get(name, name) for name in self.table.stored_table.divided)
         self.table = self.table.with_storage(columns=columns, divided=divided)
+
+    def _rename_unsent(self, renames: Mapping[str, str]) -> None:
+        """Rename columns in the history's lists of unsent columns."""
+        target = self.table.stored_table.targets.get("changes")
+        if target is None or not renames:
+            return
+        where = f"arrays_overlap(_unchanged, array({', '.join(map(literal_of, renames))}))"
+        # a repeated step finds the same rows in this version
+        if not self._format.at_version(self._spark, target).where(where).isEmpty():
+            values = {"_unchanged": unsent_as(renames)}
+            action = partial(self.update, "changes", values, where)
+            self.take("changes", action, of("rename unsent", renames))
 
     def drop(self, names: Sequence[str]) -> None:
         """Drop columns that the source dropped."""
@@ -264,11 +283,12 @@ class TableWriter:
         if known and rows and "current" in self.table.stored_table.targets:
             self.take("current", partial(self.update, "current", known), of("fill", known))
 
-    def update(self, what: What, values: Mapping[str, str]) -> None:
-        """Set columns of the table's rows to ``values`` (SQL)."""
+    def update(self, what: What, values: Mapping[str, str], where: str = "") -> None:
+        """Set columns to ``values`` in the rows of ``where``, by default all own (SQL)."""
         pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
-        where = f" WHERE {self.own_rows}" if self.own_rows else ""
-        self._spark.sql(f"UPDATE {self.at(what)} SET {pairs}{where}")
+        where = where or self.own_rows
+        rows = f" WHERE {where}" if where else ""
+        self._spark.sql(f"UPDATE {self.at(what)} SET {pairs}{rows}")
 
     def retype(self) -> None:
         """Change columns to the table's types: widen, or rewrite rows."""
