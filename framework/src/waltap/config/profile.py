@@ -216,27 +216,24 @@ COMMON = {
 
 
 def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
-    yield "source.", profile.connector
-    yield "decoder.", profile.decoder
-    yield "snapshot.", profile.snapshotter
-    for prefix, deputy in (
-        ("snapshot.query.", profile.snapshot_query),
-        ("snapshot.lock.", profile.snapshot_lock),
-        ("dead_letters.", profile.dead_letters),
-    ):
-        if deputy is not None:
-            yield prefix, deputy
-    yield "topic.naming.", profile.topic_naming
-    yield "format.", profile.format
-    yield "offsets.", profile.offset_store
-    if profile.branches:
-        for branch in profile.branches:
-            prefix = f"sinks.{branch.name}."
-            yield prefix, branch.sink
-            yield f"{prefix}format.", branch.format
-            yield from _transforms(prefix, branch.transforms)
-    else:
-        yield "sink.", profile.sink
+    single: dict[str, Component[Any] | None] = {
+        "source.": profile.connector,
+        "decoder.": profile.decoder,
+        "snapshot.": profile.snapshotter,
+        "snapshot.query.": profile.snapshot_query,
+        "snapshot.lock.": profile.snapshot_lock,
+        "dead_letters.": profile.dead_letters,
+        "topic.naming.": profile.topic_naming,
+        "format.": profile.format,
+        "offsets.": profile.offset_store,
+        "sink.": None if profile.branches else profile.sink,
+    }
+    yield from ((prefix, part) for prefix, part in single.items() if part is not None)
+    for branch in profile.branches:
+        prefix = f"sinks.{branch.name}."
+        yield prefix, branch.sink
+        yield f"{prefix}format.", branch.format
+        yield from _transforms(prefix, branch.transforms)
     yield from _transforms("", profile.transforms)
     for converter in profile.converters:
         yield f"converters.{converter.label}.", converter

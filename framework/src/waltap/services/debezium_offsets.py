@@ -334,11 +334,7 @@ class _JavaMapReader:
         return part
 
 
-# Parse the keys of Kafka Connect offsets. Sans-IO.
-#
 # A key of Debezium is ``["CONNECTOR",{"server":"TOPIC_PREFIX"}]``.
-
-
 class RecordKey(msgspec.Struct, frozen=True):
     """The connector's name and its topic.prefix."""
 

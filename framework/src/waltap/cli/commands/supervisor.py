@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# SIGHUP of a run: its profile is read again, and what may change while it runs holds from then
-# on.
-
 START_OVER = 4
 """Exit code of a run that ended since a changed profile needs a new start."""
 
 
 class ProfileReloader:
-    """Read a profile again, and apply it to run and log.
+    """Read a profile again at SIGHUP, and apply it to run and log.
 
     ``exits``: the run ends cleanly if a change needs a new start; ``start_over`` reports that.
     """

@@ -8,16 +8,12 @@ from waltap.changes.transactions.transaction import Notification
 
 log = logging.getLogger(__name__)
 
-# Write each notification as one log line.
-#
-# This is the notification channel ``log``; the text is Debezium's.
-
 # these members hold values of rows, and a log must never have any
 KEYS = {"maximum_key", "last_processed_key"}
 
 
 class LogNotifications:
-    """Write notifications to the log."""
+    """Write notifications to the log, a line each, as Debezium does."""
 
     def __init__(self, _properties: object = None) -> None:
         pass

@@ -163,13 +163,9 @@ class ConnectOffsets(Protocol):
         """Store one connector's offset durably. Raises: WaltapError."""
 
 
-# Store the position of each of several sinks, beside the offset.
-#
 # The offset itself has the position of the slowest sink.
-
-
 class SinkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The durable position of one sink, by partition."""
+    """The durable position of one of several sinks, by partition."""
 
     positions: dict[str, Position]
     # ``counted`` and ``sink_position`` are as in `PartitionOffset`.

@@ -84,11 +84,6 @@ def begun(future: "Future[Answer]") -> bool:
     return future.running() or future.set_running_or_notify_cancel()
 
 
-# Read signals from a file, one JSON object per line.
-#
-# This is the signal channel ``file``; id, type and data are Debezium's.
-
-
 TAKEN = ".taken"
 
 

@@ -16,10 +16,6 @@ from waltap.changes.capture.java_regex import python_syntax
 from waltap.changes.decode.relation import schema_and_table
 from waltap.errors import SnapshotError
 
-# Errors of signals.
-#
-# The engine logs the errors that have a code; a signal stops no pipeline.
-
 
 class SignalUnusable(ValueError):
     """The engine cannot act on a signal; the text says why.

@@ -61,11 +61,7 @@ class SetupPlan:
     tables: tuple[PlannedTable, ...]
 
 
-# Describe which tables a stream covers completely. Sans-IO.
-#
 # Sinks need it that must know whether a change can be missing.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationCompleteness:
     """The tables of which a stream delivers every change.

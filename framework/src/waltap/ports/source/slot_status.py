@@ -40,8 +40,6 @@ class SlotStatus:
         return max(0, self.server_lsn - self.restart_lsn) if self.restart_lsn else 0
 
 
-# Define a slot watch, which reads the slot's state beside the engine.
-#
 # The engine reads its slot between two batches. A waiting sink can delay that for hours while the slot
 # retains WAL. So the slot monitor has a connection of its own, opened on demand.
 

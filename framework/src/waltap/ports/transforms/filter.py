@@ -178,11 +178,7 @@ def _imported(path: str) -> RowCondition:
     return found  # type: ignore[no-any-return]
 
 
-# The transform ``fields``: drop and rename fields of events.
-#
-# It works on events: every record format can follow it, but a sink that takes changes cannot.
-
-
+# The transform ``fields`` works on events: formats can follow it, but a sink that takes changes cannot.
 class FieldsProperties(Properties):
     """Fields to drop or rename, and their tables."""
 
