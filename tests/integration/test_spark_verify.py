@@ -14,9 +14,10 @@ from tests.harness.spark import Rig
 from waltap.cli.profile_source import connected
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.host import Host
+from waltap.ports.sink.verification import OffsetAwareSource
 from waltap_sinks.comparison import comparison_table
 from waltap_spark.read.live import LiveTables
-from waltap_spark.read.verify import compare, missing_tables
+from waltap_spark.read.verify import SparkTables, compare, missing_tables
 
 # --- comparisons ----------------------------------------------------------------------------------
 
@@ -123,6 +124,20 @@ def test_who_looks_while_both_sides_are_written_finds_what_is_so(
     database, tmp_path, delta, table_format
 ):
     looks_right_while_it_runs(database, tmp_path, delta, table_format)
+
+
+def test_tables_with_all_of_the_log_are_at_the_stored_offset(spark, tmp_path):
+    """A transaction without captured rows leaves nothing in the log, and a difference is none that is late."""
+    rig = Rig(tmp_path, spark)
+    rig.insert(TABLE, ROWS[0])
+    tables = SparkTables(LiveTables(rig.spark, rig.output), log=rig.log)
+    applied = rig.log.end.end_lsn
+    assert tables.position() == applied
+    assert isinstance(tables, OffsetAwareSource)
+    tables.stored = lambda: applied + 100
+    assert tables.position() == applied + 100
+    rig.write(TABLE, ROWS[1])
+    assert tables.position() == applied, "a change waits in the log"
 
 
 # --- before a start -------------------------------------------------------------------------------

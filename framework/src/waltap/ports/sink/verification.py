@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +118,11 @@ class VerificationSource(Protocol):
 
     def close(self) -> None:
         """Release every connection."""
+
+
+@runtime_checkable
+class OffsetAwareSource(Protocol):
+    """A destination whose own position stays where transactions leave no rows."""
+
+    # Returns the stored offset, which `VerificationSource.position` may use; None: unknown.
+    stored: Callable[[], int | None]

@@ -30,10 +30,9 @@ from waltap.errors import (
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.state_folder import DEAD_LETTERS, OFFSET
-from waltap.ports.sink.verification import TableComparison, VerificationSource
+from waltap.ports.sink.verification import OffsetAwareSource, TableComparison, VerificationSource
 from waltap.ports.specs import SinkSpec
 from waltap.services.dead_letters.store import DeadLetterStore
-from waltap_sinks.changelog.verification import ComparableLog
 from waltap_sinks.comparison.compare import compare
 from waltap_sinks.comparison.differences import (
     TableDifferences,
@@ -420,7 +419,7 @@ def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource
     if sink.spec.verification_source is None:
         raise _keeps_nothing(sink)
     opened = sink.spec.verification_source(sink.properties, profile.name)
-    if isinstance(opened, ComparableLog) and not profile.branches:
+    if isinstance(opened, OffsetAwareSource) and not profile.branches:
         opened.stored = partial(_stored_lsn, profile)
     return opened
 

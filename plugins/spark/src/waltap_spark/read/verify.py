@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
+from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison import HASH_DIGITS, row_text
 from waltap_sinks.comparison.common_text import (
     ARRAYS,
@@ -142,7 +143,8 @@ def open_verification_source(properties: SparkProperties, pipeline: str) -> "Spa
             storage=properties,
         )
     tables = open_tables(spark, FileStore(properties.tables, properties))
-    return SparkTables(tables, owns_session=True, memory=memory)
+    log = ChangeLog(FileStore(properties.changelog, properties))
+    return SparkTables(tables, log=log, owns_session=True, memory=memory)
 
 
 class SparkTables:
@@ -153,11 +155,14 @@ class SparkTables:
         tables: LiveTables,
         wanted: Sequence[str] = (),
         *,
+        log: ChangeLog | None = None,
         owns_session: bool = False,
         memory: str | None = None,
     ) -> None:
         self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
-        self._memory = memory
+        self._log, self._memory = log, memory
+        # Returns the stored offset: the log has everything before it, also where nothing was written.
+        self.stored: Callable[[], int | None] = lambda: None
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Turn Spark's failures in the block into errors with a code."""
@@ -170,9 +175,20 @@ class SparkTables:
                 self._tables.spark.stop()
 
     def position(self) -> int | None:
-        """Return the end LSN that every unsuspended table has applied."""
+        """Return the end LSN that every unsuspended table has applied.
+
+        With all of the log applied it is the stored offset, if that is later.
+        """
+        stored = self.stored()
+        # It is read after the offset, so the log's end is not before that.
+        end = None if stored is None or self._log is None else self._log.end
         state = self._tables.refresh().state
-        return None if state is None else state.log_position.end_lsn
+        if state is None:
+            return None
+        applied = state.log_position
+        if stored is None or end is None or applied < end:
+            return applied.end_lsn
+        return max(applied.end_lsn, stored)
 
     def tables(self) -> list[ComparedTable]:
         states = self._tables.refresh().states
