@@ -1,5 +1,6 @@
 """The SQL sink without a server: folded changes, shapes of tables, and what comes again on SQLite."""
 
+import sys
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from waltap.changes.decode.row_block import RowBlock
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.transactions.position import Position
 from waltap.errors import ConfigurationError
+from waltap_sinks.sql.errors import SqlDriverMissing
 from waltap_sinks.sql.net_changes import NetChanges
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.targets import target_of
@@ -179,3 +181,10 @@ def test_an_address_that_cannot_lead_to_a_target_is_refused(tmp_path, url, why):
     with pytest.raises(ConfigurationError, match=f"sink.url.*{why}") as refused:
         target_of(SqlProperties.model_validate({"url": url}), context(tmp_path)).open()
     assert "hidden" not in str(refused.value)
+
+
+def test_without_a_library_the_error_names_it_and_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(SqlDriverMissing, match="sqlalchemy for sqlite://") as missing:
+        target_of(SqlProperties.model_validate({"url": "sqlite:///f"}), context(tmp_path))
+    assert missing.value.advice() == "Install it: pip install 'waltap[sql]'"

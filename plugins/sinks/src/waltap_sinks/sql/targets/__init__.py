@@ -53,9 +53,9 @@ def target_of(properties: SqlProperties, context: SinkContext) -> SqlTarget:
     if kind not in KINDS or "://" not in properties.url:
         known = ", ".join(f"{name}://" for name in KINDS)
         raise ConfigurationError.of("sink.url", "names no kind of target", allowed=known)
-    _require_address(properties.url, kind)
     module, name = KINDS[kind]
     try:
+        _require_address(properties.url, kind)
         found = getattr(import_module(f"waltap_sinks.sql.targets.{module}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("waltap"):
