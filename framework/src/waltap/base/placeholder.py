@@ -31,7 +31,7 @@ class SecretMissing(ValueError):
 class SecretRefresh:
     """The origin of a value, to read its secrets again."""
 
-    # The text with placeholders, None without any.
+    # The text with placeholders, None without a file: the environment of a process stays as it is.
     template: str | None
     # Start of relative paths.
     folder: Path

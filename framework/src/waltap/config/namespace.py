@@ -108,9 +108,9 @@ class ValidationResult:
         return value
 
     def renewal(self, setting: GivenProperty) -> SecretRefresh:
-        """Return the origin of a setting's value; a literal value is not kept again."""
+        """Return the origin of a setting's value; only one with a file can change."""
         value = setting.value
-        template = value if isinstance(value, str) and holds_placeholder(value) else None
+        template = value if isinstance(value, str) and "${file:" in value else None
         return SecretRefresh(template, self._start(setting.origin))
 
     def is_secret(self, setting: GivenProperty) -> bool:
