@@ -36,6 +36,8 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
         pipeline.offset_file.rename(shop.folder / "kept")
         orphans = shop.json("slot list FILE --orphans --json")
         (shop.folder / "kept").rename(pipeline.offset_file)
+        shop.database.execute("CREATE TABLE keyless (a int)")  # it cannot join now
+        waiting = shop.says("status FILE")
         shown = run.engine.status()
     assert document["offset"]["snapshot"] == "complete"
     found = document["run"]
@@ -49,6 +51,7 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
     assert "streaming" in top
     assert [(each["pipeline"], each["run"]["state"]) for each in states] == [("p", "streaming")]
     assert orphans == []
+    assert "older rows: public.keyless" in " ".join(waiting.split())
     assert "the pipeline runs as pid" in " ".join(advised.split())
     assert "pg_terminate_backend" not in advised
     (after,) = shop.json("status . --json")

@@ -69,7 +69,7 @@ class SinkBranchProperties(Properties):
     )
     errors_tolerance: Maybe[Literal["none", "all", "dead_letter"]] = declare(
         "errors.tolerance",
-        summary="The same for records that this sink refuses; by default the pipeline's "
+        summary="What becomes of records that this sink refuses; by default the pipeline's "
         "errors.tolerance.",
     )
     retry_ms: int = declare(

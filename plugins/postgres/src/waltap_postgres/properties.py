@@ -321,7 +321,7 @@ class PostgresProperties(Properties):
     snapshot_threads_multipliers: dict[str, str] = declare_family(
         "snapshot.max.threads.multiplier.SCHEMA.TABLE",
         pattern=r"snapshot\.max\.threads\.multiplier\..+",
-        summary="The same for one table.",
+        summary="snapshot.max.threads.multiplier of one table.",
     )
     snapshot_order_by_row_count: Literal["disabled", "ascending", "descending"] = declare(
         "snapshot.tables.order.by.row.count",

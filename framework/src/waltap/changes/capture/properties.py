@@ -304,7 +304,8 @@ class CaptureProperties(Properties):
     column_hash: dict[str, str] = declare_family(
         "column.mask.hash.ALGORITHM.with.salt.SALT",
         pattern=r"column\.mask\.hash\.(?!v2\.)" + HASH,
-        summary="The same with the older hash, of the Java-serialised text.",
+        summary="Patterns of text columns whose values are replaced by the older salted hash, of the "
+        "Java-serialised text.",
         patterns="columns",
     )
     unmatched_masks: Literal["fail", "warn"] = declare(

@@ -283,10 +283,9 @@ def _print(document: dict[str, Any], known: dict[str, Any]) -> None:
             console.print("[yellow]It runs, but does not answer:[/]", end=" ")
             console.print(known["problem"], markup=False)
         console.print(at_rest_view(document))
-    if document.get("new_tables"):
-        console.print(
-            "These tables join at the next start; waltap.new.tables decides about their older rows."
-        )
+    if new := document.get("new_tables"):
+        text = "New tables join at the next start, and waltap.new.tables decides about older rows: "
+        console.print(text + ", ".join(new), markup=False)
     if not document["resumable"]:
         started = document["offset"] is not None
         what = (

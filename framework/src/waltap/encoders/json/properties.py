@@ -43,5 +43,6 @@ class JsonProperties(Properties):
     value_decimal: Literal["BASE64", "NUMERIC"] = declare(
         "value.converter.decimal.format",
         default="BASE64",
-        summary="The same of values. NUMERIC costs about as much as a transform of records.",
+        summary="How precise decimals are written in values. NUMERIC costs about as much as a "
+        "transform of records.",
     )

@@ -333,8 +333,6 @@ def _rows_at_rest(document: dict[str, Any]) -> Iterator[Row]:
         yield "confirmed", f"{slot['confirmed']}, server {slot['server']}"
         yield "lag", size(slot["lag_bytes"])
         yield "WAL kept", f"{size(slot['retained_bytes'])}{wal_status(slot['wal_status'])}"
-    if document["new_tables"]:
-        yield "new tables", ", ".join(document["new_tables"])
     if document["orphans"]:
         names = Text(", ".join(document["orphans"]), "yellow")
         more = ": slots without a reader; waltap slot list FILE --orphans"
