@@ -134,6 +134,14 @@ def test_a_slot_of_somebody_else_is_refused_and_taken_over_with_consent_once_and
     assert pipeline.destination.ids("t") == [2, 3]
 
 
+def test_the_refusal_of_a_slot_names_its_reader(pipeline, tmp_path):
+    with (
+        pipeline.running(),
+        pytest.raises(SlotNotOurs, match=r"elsewhere; pid \d+ reads it now"),
+    ):
+        pipeline.run(**{"waltap.state.dir": str(tmp_path / "elsewhere")})
+
+
 def test_an_offset_of_another_slot_is_no_claim_to_this_one(pipeline):
     """Also not in a mode that answers a lost position by a new snapshot."""
     pipeline.catch_up()

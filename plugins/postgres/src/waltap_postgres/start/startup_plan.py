@@ -316,8 +316,9 @@ def _takes_over(slot: ReplicationSlot, situation: StartupState) -> bool:
         return False
     if situation.takes_over:
         return True
+    reader = "" if slot.active_pid is None else f"; pid {slot.active_pid} reads it now"
     raise SlotNotOurs(
         f"replication slot {slot.name!r} exists, and no offset of this pipeline is stored for it: "
-        "another pipeline made it, or this one's state is elsewhere",
+        f"another pipeline made it, or this one's state is elsewhere{reader}",
         slot=slot.name,
     )
