@@ -27,7 +27,7 @@ from waltap.ports.source.connector import (
     StartPosition,
 )
 from waltap.ports.source.slot_status import SlotStatus
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.catalog.description import RelationDescriber
 from waltap_postgres.connection import PostgresSession, connect, run_heartbeat_query, watch
 from waltap_postgres.dialect import POSTGRESQL, PostgresDialect
@@ -575,11 +575,11 @@ class PostgresConnector(Connector):
         covered = self._publications.cover(table_ids.values())
         return {oid: ".".join(name) for oid, name in table_ids.items() if name in covered}
 
-    def existing_tables(self) -> dict[str, tuple[str, str]]:
+    def existing_tables(self) -> dict[str, TableId]:
         tables = self.catalogue.numbers(via_root=self.properties.publish_via_partition_root).items()
         return {str(o): name for o, name in tables if name != self.context.capture.signal_table}
 
-    def _captured_names(self) -> dict[str, tuple[str, str]]:
+    def _captured_names(self) -> dict[str, TableId]:
         """Return the captured ones of `existing_tables`, also new ones."""
         captures = self.context.captures
         return {oid: name for oid, name in self.existing_tables().items() if captures(*name)}
@@ -617,7 +617,7 @@ class PostgresConnector(Connector):
                 ready.append(request)
         return self._snapshot.requested(ready, refused)
 
-    def chunk_source(self, signal_table: tuple[str, str] | None) -> PostgresChunks:
+    def chunk_source(self, signal_table: TableId | None) -> PostgresChunks:
         self._chunks = self.dialect.chunks(
             self.catalogue, self.context, self._publications, self._watch, signal_table
         )

@@ -185,12 +185,7 @@ class ErrorMeanings:
     """
 
     def of_query(
-        self,
-        sqlstate: str,
-        message: str,
-        *,
-        function: str = "",
-        **given: str,
+        self, sqlstate: str, message: str, *, function: str = "", **given: str
     ) -> SourceError | OffsetError:
         facts = defaultdict(str, given)
         slot, user, plugin = facts["slot"], facts["user"], facts["plugin"]

@@ -84,21 +84,13 @@ class PostgresProperties(Properties):
     sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = declare(
         "database.sslmode", default="prefer", summary="TLS mode, as libpq means it."
     )
-    sslcert: Maybe[str] = declare(
-        "database.sslcert",
-        summary="Client certificate file.",
-        path=True,
-    )
+    sslcert: Maybe[str] = declare("database.sslcert", summary="Client certificate file.", path=True)
     sslkey: Maybe[str] = declare("database.sslkey", summary="Client key file.", path=True)
     sslpassword: Maybe[str] = declare(
-        "database.sslpassword",
-        secret=True,
-        summary="Password of the client key.",
+        "database.sslpassword", secret=True, summary="Password of the client key."
     )
     sslrootcert: Maybe[str] = declare(
-        "database.sslrootcert",
-        summary="Certificate authorities file.",
-        path=("system",),
+        "database.sslrootcert", summary="Certificate authorities file.", path=("system",)
     )
     tcp_keepalive: bool = declare(
         "database.tcpKeepAlive", default=True, summary="TCP keep-alive probes."
@@ -157,8 +149,7 @@ class PostgresProperties(Properties):
         "such a slot; `waltap slot drop` removes it.",
     )
     slot_temporary: Switch = declare(
-        "slot.temporary",
-        summary="Use a slot that the server drops when the connection ends.",
+        "slot.temporary", summary="Use a slot that the server drops when the connection ends."
     )
     slot_drop_on_stop: Switch = declare(
         "slot.drop.on.stop",
@@ -174,14 +165,10 @@ class PostgresProperties(Properties):
         summary="Further options for the output plugin: name=value, separated by ;.",
     )
     slot_max_retries: Whole = declare(
-        "slot.max.retries",
-        default=6,
-        summary="How often to try again when the slot is in use.",
+        "slot.max.retries", default=6, summary="How often to try again when the slot is in use."
     )
     slot_retry_delay_ms: Whole = declare(
-        "slot.retry.delay.ms",
-        default=10000,
-        summary="Wait between two such tries.",
+        "slot.retry.delay.ms", default=10000, summary="Wait between two such tries."
     )
     publication_name: str = declare(
         "publication.name",
@@ -330,13 +317,10 @@ class PostgresProperties(Properties):
         "table.include.list and name.",
     )
     snapshot_delay_ms: Whole = declare(
-        "snapshot.delay.ms",
-        default=0,
-        summary="Wait before a snapshot.",
+        "snapshot.delay.ms", default=0, summary="Wait before a snapshot."
     )
     heartbeat_action_query: Maybe[str] = declare(
-        "heartbeat.action.query",
-        summary="SQL that is run with each heartbeat.",
+        "heartbeat.action.query", summary="SQL that is run with each heartbeat."
     )
 
     _password: Password | None = PrivateAttr(default=None)

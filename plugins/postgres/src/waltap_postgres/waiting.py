@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import pq
 from psycopg.pq.misc import find_libpq_full_path
+from psycopg.waiting import READY_R, READY_W, WAIT_R, WAIT_W, Wait
 
 from waltap.errors import ConnectionLost, StopRequested
 
@@ -185,13 +186,9 @@ def _drive(gen: Generator[Any, Any, T], fd: int, waiting: ServerWait) -> T:
     try:
         wanted = next(gen)
         while True:
-            events = (READ if wanted & psycopg.waiting.WAIT_R else 0) | (
-                WRITE if wanted & psycopg.waiting.WAIT_W else 0
-            )
+            events = (READ if wanted & WAIT_R else 0) | (WRITE if wanted & WAIT_W else 0)
             found = waiting.ready(fd, events)
-            ready = (psycopg.waiting.READY_R if found & READ else 0) | (
-                psycopg.waiting.READY_W if found & WRITE else 0
-            )
+            ready = (READY_R if found & READ else 0) | (READY_W if found & WRITE else 0)
             wanted = gen.send(ready)
     except StopIteration as end:
         value: T = end.value
@@ -212,7 +209,7 @@ def _connecting(conninfo: str, watch: ServerWaits, timeout_s: float) -> Generato
             text = pgconn.error_message.decode(errors="replace")
             pgconn.finish()
             raise psycopg.OperationalError(text)
-        while not (yield pgconn.socket, psycopg.waiting.Wait(status)):
+        while not (yield pgconn.socket, Wait(status)):
             watch.check(began)
             if time.monotonic() - began >= timeout_s:
                 raise psycopg.errors.ConnectionTimeout("connection timeout expired")

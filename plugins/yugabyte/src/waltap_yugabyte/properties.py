@@ -123,8 +123,7 @@ class YugabyteProperties(PostgresProperties):
         "slot.names", summary="With streaming.mode=parallel: a slot for each range."
     )
     publication_names: MaybeList = declare(
-        "publication.names",
-        summary="With streaming.mode=parallel: the publication of each slot.",
+        "publication.names", summary="With streaming.mode=parallel: the publication of each slot."
     )
     slot_ranges: Maybe[str] = declare(
         "slot.ranges",

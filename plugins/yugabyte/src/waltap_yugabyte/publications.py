@@ -24,6 +24,7 @@ import msgspec
 from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import PublicationCompleteness
+from waltap_postgres.catalog.catalogue import TableId
 from waltap_postgres.errors import INSERTS_SUFFIX
 from waltap_postgres.replication.publication_completeness import Membership
 from waltap_postgres.replication.publications import PublicationSet
@@ -58,8 +59,6 @@ SELECT t.schemaname::text, t.tablename::text, c.oid::int8,
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
  WHERE t.pubname = ANY(%s)
 """
-
-TableId = tuple[str, str]
 
 
 class YugabytePublications(PublicationSet):

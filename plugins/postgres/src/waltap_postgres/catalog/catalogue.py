@@ -34,11 +34,13 @@ from waltap_postgres.properties import PostgresProperties
 # Columns of INCLUDE belong to it.
 
 _Name = TypeVar("_Name", int, str)
+# Schema and table.
+TableId = tuple[str, str]
 
 KeyRule = Literal["sound", "debezium"]
 
 
-class UniqueIndex(msgspec.Struct, frozen=True, kw_only=True):
+class UniqueIndex(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Describe one valid unique index."""
 
     name: str
@@ -495,7 +497,7 @@ class PostgresCatalogue:
         """Return every ordinary and partitioned table, sorted by name."""
         return self._tables(" ORDER BY n.nspname, c.relname")
 
-    def streamed(self, *, via_root: bool) -> dict[tuple[str, str], list[NamedTable]]:
+    def streamed(self, *, via_root: bool) -> dict[TableId, list[NamedTable]]:
         """Return table → the names under which the stream sends its rows.
 
         Usually that is the table itself. A partitioned table's rows arrive under the names of its
@@ -517,7 +519,7 @@ class PostgresCatalogue:
         """Return the names of all `tables`, unsorted; cheap."""
         return [NamedTable(schema, table, oid) for schema, table, oid, *_ in self.query(NAMES_SQL)]
 
-    def numbers(self, *, via_root: bool) -> dict[int, tuple[str, str]]:
+    def numbers(self, *, via_root: bool) -> dict[int, TableId]:
         """Return OID → name of every table that the stream names; cheap.
 
         With ``via_root`` the stream names partitioned tables instead of their partitions.
@@ -775,15 +777,5 @@ class PostgresCatalogue:
 
 
 def _index(row: list[str]) -> UniqueIndex:
-    name, columns, key_columns, primary, identity, immediate, partial, clustered, changed = row
-    return UniqueIndex(
-        name=name,
-        columns=tuple(int(number) for number in columns.split()),
-        key_columns=int(key_columns),
-        primary=primary == "true",
-        identity=identity == "true",
-        immediate=immediate == "true",
-        partial=partial == "true",
-        clustered=clustered == "true",
-        changed=int(changed),
-    )
+    name, columns, *others = row
+    return msgspec.convert([name, columns.split(), *others], UniqueIndex, strict=False)

@@ -11,7 +11,7 @@ from waltap.base.text import sql_name
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.errors import SourceError
 from waltap.ports.source.published import published_tables
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
@@ -46,9 +46,9 @@ class PublicationPlan:
         # Publications that the statements create.
         self.created: list[str] = []
         # (schema, table) that the statements add by name.
-        self.added: list[tuple[str, str]] = []
+        self.added: list[TableId] = []
         # (schema, table) that the existing publications did not publish completely.
-        self.unsent: set[tuple[str, str]] = set()
+        self.unsent: set[TableId] = set()
         # The publication has every table of the database.
         self.all_tables = False
         # Tables without a usable replica identity are published with their inserts only.
@@ -62,7 +62,7 @@ class PublicationPlan:
         self.waiting: list[str] = []
         # Tables, with their owners, that this role may not add to an existing publication. They
         # are left out, so that another role's CREATE TABLE does not stop the pipeline.
-        self.denied: list[tuple[tuple[str, str], str]] = []
+        self.denied: list[tuple[TableId, str]] = []
 
     def run(self, catalogue: PostgresCatalogue) -> None:
         """Run the statements in one transaction. Raises: SourceError."""
@@ -102,7 +102,7 @@ ANY_LOCK = "<> ''"
 
 
 def locked_tables(
-    query: Callable[..., Iterable[Any]], tables: Iterable[tuple[str, str]], modes: str = WRITERS_TOO
+    query: Callable[..., Iterable[Any]], tables: Iterable[TableId], modes: str = WRITERS_TOO
 ) -> str:
     """Return tables that other sessions lock, as SQL values.
 
@@ -120,7 +120,7 @@ def run_statements(
     statements: Sequence[str],
     *,
     lock: str | None = None,
-    tables: Iterable[tuple[str, str]],
+    tables: Iterable[TableId],
     timeout_ms: int | None = None,
 ) -> None:
     """Run statements about publications in one transaction.
@@ -164,7 +164,7 @@ def published_operations(capture: CaptureProperties) -> str | None:
     return ",".join(word for letter, word in OPERATIONS.items() if letter not in skipped)
 
 
-def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, str], bool]:
+def named_members(catalogue: PostgresCatalogue, name: str) -> dict[TableId, bool]:
     """Return the tables that the publication names.
 
     The value is whether the stream sends rows under the table's name. Without
@@ -181,7 +181,7 @@ def named_members(catalogue: PostgresCatalogue, name: str) -> dict[tuple[str, st
     return {(schema, table): sent for schema, table, sent in rows}
 
 
-def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] | None:
+def published(catalogue: PostgresCatalogue, name: str) -> set[TableId] | None:
     """Return the publication's tables, None if it does not exist."""
     tables = published_tables(catalogue.version_num)
     rows = catalogue.query(
@@ -192,7 +192,7 @@ def published(catalogue: PostgresCatalogue, name: str) -> set[tuple[str, str]] |
     return {table_id for table_id in rows if table_id[0] is not None} if rows else None
 
 
-def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[tuple[str, str]]:
+def published_by_any(catalogue: PostgresCatalogue, names: Iterable[str]) -> set[TableId]:
     """Return the tables that at least one of the publications covers."""
     return {table_id for name in names for table_id in published(catalogue, name) or ()}
 
@@ -265,7 +265,7 @@ def _plan_filtered(
     plan: PublicationPlan,
     catalogue: PostgresCatalogue,
     captured: list[CatalogTable],
-    existing: set[tuple[str, str]] | None,
+    existing: set[TableId] | None,
     options: str,
     *,
     inserts_known: bool,
@@ -329,9 +329,9 @@ def _cover(
     catalogue: PostgresCatalogue,
     name: str,
     tables: list[CatalogTable],
-    parts: set[tuple[str, str]],
+    parts: set[TableId],
     options: str,
-    roots: Iterable[tuple[str, str]] = (),
+    roots: Iterable[TableId] = (),
 ) -> None:
     """Create the publication, or add and drop tables in it.
 
@@ -368,9 +368,7 @@ def _cover(
                 plan.statements.append(alter)
 
 
-def _whole_trees(
-    catalogue: PostgresCatalogue, captured: list[CatalogTable]
-) -> set[tuple[str, str]]:
+def _whole_trees(catalogue: PostgresCatalogue, captured: list[CatalogTable]) -> set[TableId]:
     """Return partitioned tables with a key whose partitions are all captured."""
     names = {t.relation.table_id for t in captured}
     # Their later partitions have the key, too, and so allow UPDATE and DELETE.
@@ -382,16 +380,12 @@ def _whole_trees(
     return {root for root in roots if names.issuperset(partitions(catalogue, [root]))}
 
 
-def partitions(
-    catalogue: PostgresCatalogue, roots: Iterable[tuple[str, str]]
-) -> list[tuple[Any, ...]]:
+def partitions(catalogue: PostgresCatalogue, roots: Iterable[TableId]) -> list[tuple[Any, ...]]:
     """Return the partitions below ``roots`` that this role may publish."""
     return catalogue.query(PARTITIONS, ([sql_name(*table_id) for table_id in roots],))
 
 
-def foreign_tables(
-    catalogue: PostgresCatalogue, pairs: list[tuple[str, str]]
-) -> dict[tuple[str, str], str]:
+def foreign_tables(catalogue: PostgresCatalogue, pairs: list[TableId]) -> dict[TableId, str]:
     """Return the tables that this role does not own, with their owners.
 
     Only an owner may add a table to a publication.
@@ -409,7 +403,7 @@ def foreign_tables(
     return {(schema, table): owner for schema, table, owner in rows}
 
 
-def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+def _listed(pairs: Iterable[TableId]) -> str:
     return ", ".join(sql_name(*pair) for pair in pairs)
 
 
@@ -423,7 +417,7 @@ def _options(catalogue: PostgresCatalogue, operations: str | None) -> str:
 
 
 def _warn_uncovered(
-    existing: set[tuple[str, str]], captured: list[CatalogTable], catalogue: PostgresCatalogue
+    existing: set[TableId], captured: list[CatalogTable], catalogue: PostgresCatalogue
 ) -> None:
     """Raise PublicationMissing if no captured table is published."""
     name = catalogue.properties.publication_name

@@ -4,7 +4,7 @@ A sink that identifies a row by its insert relies on it.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.ports.offsets.offset import Offset
 from waltap.ports.source.connector import PublicationCompleteness, StartPosition
 from waltap.ports.source.published import published_tables
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.errors import TableLocked
 from waltap_postgres.replication.slot import ReplicationSlot
 
@@ -68,17 +68,9 @@ class PublicationShortfall(msgspec.Struct, frozen=True, kw_only=True):
     # SQL that fixes it.
     statements: tuple[str, ...]
     # The affected (schema, table).
-    table_ids: frozenset[tuple[str, str]]
+    table_ids: frozenset[TableId]
     # The profile's property that fits the publication, if changes only come under other names.
     fitting: str = ""
-
-
-def wanted_columns(capture: CaptureProperties) -> Callable[[str], bool]:
-    """Return a predicate for schema.table.column by the profile's lists."""
-    if capture.column_include:
-        return NameMatcher(capture.column_include)
-    excluded = NameMatcher(capture.column_exclude)
-    return lambda name: not excluded(name)
 
 
 def shortfalls(
@@ -86,8 +78,8 @@ def shortfalls(
     name: str,
     capture: CaptureProperties,
     *,
-    table_ids: frozenset[tuple[str, str]],
-    trees: frozenset[tuple[str, str]],
+    table_ids: frozenset[TableId],
+    trees: frozenset[TableId],
     operations: Collection[str],
     publish: str,
 ) -> Iterator[PublicationShortfall]:
@@ -101,7 +93,7 @@ def shortfalls(
         return
     *published, via_root = rows[0]
     if catalogue.version_num >= SCHEMAS:
-        yield from _partial_members(catalogue, name, table_ids, wanted_columns(capture))
+        yield from _partial_members(catalogue, name, table_ids, capture)
     has = dict(zip(OPERATIONS.values(), published, strict=True))
     missing = [word for word in operations if not has[word]]
     publication = sql_name(name)
@@ -127,13 +119,15 @@ def shortfalls(
 def _partial_members(
     catalogue: PostgresCatalogue,
     name: str,
-    table_ids: frozenset[tuple[str, str]],
-    wanted: Callable[[str], bool],
+    table_ids: frozenset[TableId],
+    capture: CaptureProperties,
 ) -> Iterator[PublicationShortfall]:
     publication = sql_name(name)
+    includes = bool(capture.column_include)
+    among = NameMatcher(capture.column_include or capture.column_exclude)
     rows: list[tuple[Any, ...]] = catalogue.query(PARTIAL_MEMBERS_SQL, (name,))
     for schema, table, filtered, left_out, lacks_toast in rows:
-        columns = [c for c in left_out or () if wanted(f"{schema}.{table}.{c}")]
+        columns = [c for c in left_out or () if among(f"{schema}.{table}.{c}") == includes]
         if (schema, table) not in table_ids or not (filtered or columns):
             continue
         parts = []
@@ -411,7 +405,7 @@ def completeness(
     by_root = any(via_root for *_, via_root in publications)
     identity_text = ";".join(f"{name} {identity}" for name, identity, *_ in publications)
     members, filtered = _members(catalogue, listed)
-    published: set[tuple[str, str]] = set(
+    published: set[TableId] = set(
         catalogue.query(
             "SELECT schemaname::text, tablename::text"
             f" FROM {published_tables(catalogue.version_num)} t"
@@ -419,7 +413,7 @@ def completeness(
             (all_operations_in,),
         )
     )
-    found: dict[tuple[str, str], str] = {}
+    found: dict[TableId, str] = {}
     for table in tables:
         table_id = table.relation.table_id
         # A row whose update makes it match a row filter is streamed as an insert.
@@ -434,7 +428,7 @@ def completeness(
 
 def _members(
     catalogue: PostgresCatalogue, names: list[str]
-) -> tuple[dict[tuple[str, str], str], set[tuple[str, str]]]:
+) -> tuple[dict[TableId, str], set[TableId]]:
     """Return each table's membership text, and the tables with row filters."""
     schemas = catalogue.version_num >= SCHEMAS
     sql = MEMBERS_SQL.format(

@@ -11,7 +11,7 @@ from waltap.errors import SourceError
 from waltap.ports.offsets.owned_objects import OwnedObject
 from waltap.ports.source.connector import ConnectorContext, PublicationCompleteness
 from waltap.ports.source.published import NARROWS, PublishedSubset, narrowings
-from waltap_postgres.catalog.catalogue import LOCK_MS, CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import LOCK_MS, CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.connection import driver_error
 from waltap_postgres.errors import (
     INSERTS_OPERATIONS,
@@ -113,10 +113,7 @@ class PublicationSet:
         dropped = self._knows(inserts) and published(self._catalogue, inserts) is None
         with self._catalogue.once():
             plan = plan_publication(
-                self._catalogue,
-                captured,
-                operations=operations,
-                inserts_known=new_slot or dropped,
+                self._catalogue, captured, operations=operations, inserts_known=new_slot or dropped
             )
             every = operations or ", ".join(OPERATIONS.values())
             for name in plan.names:
@@ -157,7 +154,7 @@ class PublicationSet:
             plan.statements += shortfall.statements
             plan.unsent |= shortfall.table_ids
 
-    def narrowed(self) -> dict[tuple[str, str], PublishedSubset]:
+    def narrowed(self) -> dict[TableId, PublishedSubset]:
         """Return the published part of tables with row or column filters."""
         # Debezium's snapshots read whole tables whatever the publication filters.
         if not self._used or self._version_num < NARROWS or self._context.debezium:
@@ -258,7 +255,7 @@ class PublicationSet:
         Called when the slot exists and before it is streamed. Raises: SourceError, OffsetError.
         """
 
-    def wait_s(self, _table: tuple[str, str]) -> float:
+    def wait_s(self, _table: TableId) -> float:
         """Return the seconds before a snapshot may read a table.
 
         Until then the stream does not send rows that are written after the read. Raises:
@@ -281,8 +278,8 @@ class PublicationSet:
         return completeness(self._catalogue, self.names, self._captured())
 
     def publish(
-        self, table_ids: Iterable[tuple[str, str]], *, wanted: bool, briefly: bool = False
-    ) -> list[tuple[str, str]] | None:
+        self, table_ids: Iterable[TableId], *, wanted: bool, briefly: bool = False
+    ) -> list[TableId] | None:
         """Add tables to the existing publication, or remove them.
 
         Return the tables that this changed; ``briefly`` is as for `PublishingSource.publish`. Raises:
@@ -324,12 +321,7 @@ class PublicationSet:
         return new
 
     def _alter(
-        self,
-        name: str,
-        table_ids: Iterable[tuple[str, str]],
-        *,
-        wanted: bool,
-        briefly: bool = False,
+        self, name: str, table_ids: Iterable[TableId], *, wanted: bool, briefly: bool = False
     ) -> None:
         """Add tables to a publication, or remove them. Raises: SourceError."""
         chosen = sorted(table_ids)
@@ -356,13 +348,13 @@ class PublicationSet:
             self.names = self.plan().names
         return self.names
 
-    def cover(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    def cover(self, table_ids: Iterable[TableId]) -> set[TableId]:
         """Return the published of these tables, all without a publication."""
         if self.names:
             return set(table_ids) & published_by_any(self._catalogue, self.names)
         return set(table_ids)
 
-    def left_out(self, table_ids: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    def left_out(self, table_ids: Iterable[TableId]) -> set[TableId]:
         """Return the tables of ``table_ids`` that no publication has."""
         skips = self._version_num >= SKIPS_MISSING
         names = self.names or self._planned().names
@@ -372,7 +364,7 @@ class PublicationSet:
             return set()
         return set(table_ids) - published_by_any(self._catalogue, names)
 
-    def unsent(self) -> set[tuple[str, str]]:
+    def unsent(self) -> set[TableId]:
         """Return the plan's incompletely published tables.
 
         None are returned where a start would be refused.

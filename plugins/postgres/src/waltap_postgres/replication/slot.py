@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 from psycopg import pq
 
-from waltap.changes.transactions.position import parse_lsn
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap.errors import ConnectionLost, SourceError
 from waltap.ports.source.slot_status import SlotStatus, SlotWatch, SlotWatchContext
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.connection import PostgresSession, connect, watch
 from waltap_postgres.errors import FailoverUnavailable, PrivilegeMissing, SlotActive
 from waltap_postgres.properties import PostgresProperties
-from waltap_postgres.replication.stream import start_replication_sql
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +296,12 @@ class SlotAdmin:
 
         ``options`` go to the output plugin.
         """
-        return start_replication_sql(name, lsn, options)
+        listed = ", ".join(
+            "\"{}\" '{}'".format(option, value.replace("'", "''"))
+            for option, value in options.items()
+        )
+        tail = f" ({listed})" if listed else ""
+        return f'START_REPLICATION SLOT "{name}" LOGICAL {lsn_text(lsn)}{tail}'
 
     def refuse_failover(self) -> None:
         """Raise FailoverUnavailable if the server cannot do ``slot.failover``.

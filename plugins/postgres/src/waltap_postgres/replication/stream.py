@@ -40,15 +40,6 @@ EPOCH_2000_US = 946_684_800_000_000
 _lsn = itemgetter(0)
 
 
-def start_replication_sql(slot: str, lsn: int, options: dict[str, str]) -> str:
-    """Return the START_REPLICATION command with quoted options."""
-    listed = ", ".join(
-        "\"{}\" '{}'".format(name, value.replace("'", "''")) for name, value in options.items()
-    )
-    tail = f" ({listed})" if listed else ""
-    return f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(lsn)}{tail}'
-
-
 # Fewer frames say nothing of what comes.
 MANY_FRAMES = 16
 

@@ -5,8 +5,9 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import psycopg
 from psycopg import pq
@@ -15,11 +16,7 @@ from waltap.changes.decode.decoder import Frame
 from waltap.errors import ConnectionLost, StopRequested, WaltapError
 from waltap_postgres.connection import PostgresSession, driver_error, server_error
 from waltap_postgres.replication.copy_buffer import CopyBuffer, HeadedRows
-from waltap_postgres.replication.wire import (
-    CopyEnded,
-    CopySplitter,
-    ReplicationSplitter,
-)
+from waltap_postgres.replication.wire import CopyEnded, CopySplitter, ReplicationSplitter
 from waltap_postgres.waiting import POLL_S, WRITE
 
 RECEIVE_BYTES = 1 << 20
@@ -30,7 +27,6 @@ SMALL_FRAME_BYTES = 1 << 10
 START_DEADLINE_S = 60.0
 SEND_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 1.0
-CLOSED = "the server closed the connection during COPY"
 # Frames that one read through libpq returns at most.
 MOST_FRAMES = 8192
 # A walsender writes one row at a time, and to read each at once costs both sides a wake-up per row.
@@ -38,6 +34,8 @@ MOST_FRAMES = 8192
 # socket's buffer. Data after a pause is returned at once, for latency.
 GATHER_S = 0.001
 FLOW_GAP_S = 0.002
+
+T = TypeVar("T", bytes, int)
 
 
 class ReplicationTransport(abc.ABC):
@@ -309,9 +307,15 @@ def _copy_by_socket(
             if waiting.ready(connection.fileno(), WRITE):
                 rest = rest[connection.send(rest) :]
         if buffer is None:
-            yield from _split(session, connection)
-        else:
-            yield from _in_place(session, connection, buffer)
+            splitter = CopySplitter()
+            while not splitter.done:
+                data = _received(session, lambda: connection.recv(RECEIVE_BYTES))
+                if payloads := splitter.split(data):
+                    yield b"".join(payloads)
+            return
+        while not buffer.done:
+            buffer.filled_by(_received(session, lambda: connection.recv_into(buffer.room())))
+            yield from buffer.rows()
     except OSError as error:
         raise ConnectionLost(f"connection to the server broke during COPY: {error}") from error
     except CopyEnded as end:
@@ -322,33 +326,17 @@ def _copy_by_socket(
         connection.close()
 
 
-def _split(session: PostgresSession, connection: socket.socket) -> Iterator[bytes]:
-    splitter = CopySplitter()
-    while not splitter.done:
+def _received(session: PostgresSession, receive: Callable[[], T]) -> T:
+    """Return the data, or its size, that ``receive`` takes from the socket."""
+    while True:
         try:
-            data = connection.recv(RECEIVE_BYTES)
+            found = receive()
         except BlockingIOError:
             session.wait_readable()
             continue
-        if not data:
-            raise ConnectionLost(CLOSED)
-        if payloads := splitter.split(data):
-            yield b"".join(payloads)
-
-
-def _in_place(
-    session: PostgresSession, connection: socket.socket, buffer: CopyBuffer
-) -> Iterator[HeadedRows | bytes]:
-    while not buffer.done:
-        try:
-            received = connection.recv_into(buffer.room())
-        except BlockingIOError:
-            session.wait_readable()
-            continue
-        if not received:
-            raise ConnectionLost(CLOSED)
-        buffer.filled_by(received)
-        yield from buffer.rows()
+        if not found:
+            raise ConnectionLost("the server closed the connection during COPY")
+        return found
 
 
 def _copy_by_libpq(session: PostgresSession, sql: str) -> Iterator[bytes]:

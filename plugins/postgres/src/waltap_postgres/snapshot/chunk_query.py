@@ -20,7 +20,7 @@ from waltap.ports.snapshot.chunk_source import NamedTable, ReadChunk
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.catalog.bounds import after_sql, bounded, one_of_sql, up_to_sql
-from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue, TableId
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.replication.publications import PublicationSet
@@ -46,16 +46,16 @@ class PostgresChunks:
         context: ConnectorContext,
         publications: PublicationSet,
         watch: ServerWaits,
-        signal_table: tuple[str, str] | None,
+        signal_table: TableId | None,
     ) -> None:
         self._publications, self._watch = publications, watch
-        self._published: dict[tuple[str, str], PublishedSubset] = {}
+        self._published: dict[TableId, PublishedSubset] = {}
         # Read a table with its children, and a partitioned table by its own name; the stream sends
         # such rows under the child's name.
         self._debezium = context.debezium
         # The stream knows tables by their names only.
         self._by_name = not context.decoder.capabilities.relation_messages
-        self._partitioned: dict[tuple[str, str], bool] = {}
+        self._partitioned: dict[TableId, bool] = {}
         self._catalogue, self._properties = catalogue, catalogue.properties
         self._captures = context.captures
         self._checked: set[SnapshotRequest] = set()
@@ -72,7 +72,7 @@ class PostgresChunks:
         self._locked_until, self._rests = 0.0, False
         self._no_mark_until = 0.0
 
-    def known_tables(self) -> dict[tuple[str, str], list[NamedTable]]:
+    def known_tables(self) -> dict[TableId, list[NamedTable]]:
         if self._debezium:
             names = self._catalogue.names()
             return {each.table_id: [each] for each in names if self._captures(*each.table_id)}
@@ -257,7 +257,9 @@ class PostgresChunks:
                 take_role(session)
             pieces = copy_rows(copy_out(session, query), len(relation.columns))
             rows = [row for rows in pieces for row in rows]
-            unchanged = self._is_unchanged(session, relation)
+            # A table that was rewritten between the snapshot and the read looks empty. The read
+            # locked it, so its files cannot change now.
+            unchanged = self._is_described(relation, shapes(seen, {relation.oid: True}))
             named = seen.name_version(relation.oid) if self._by_name else None
             session.execute("COMMIT")
         except QueryCancelled as error:
@@ -280,13 +282,6 @@ class PostgresChunks:
             if named is None
             else lambda: self._catalogue.name_version(relation.oid) == named,
         )
-
-    def _is_unchanged(self, session: PostgresSession, relation: Relation) -> bool:
-        """Return whether the read had the rows of ``relation``."""
-        # A table that was rewritten between the snapshot and the read looks empty. The read locked
-        # it, so its files cannot change now.
-        then = shapes(self._catalogue.on(session.connection), {relation.oid: True})
-        return self._is_described(relation, then)
 
     def _is_described(
         self, relation: Relation, then: Mapping[int, CatalogShape] | None = None

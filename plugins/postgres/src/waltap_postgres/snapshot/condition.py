@@ -44,16 +44,8 @@ NODES: Final = re.compile(r"[(){}]|(?:\\.|[^\s(){}\\])+", re.DOTALL)
 # Nodes that a tree may have: no subqueries, aggregates, window functions, parameters or domains.
 ALLOWED: Final = frozenset(
     {
-        *(
-            "QUERY",
-            "RTE",
-            "RANGETBLENTRY",
-            "ALIAS",
-            "FROMEXPR",
-            "RANGETBLREF",
-            "TARGETENTRY",
-            "SORTGROUPCLAUSE",
-        ),
+        *("QUERY", "RTE", "RANGETBLENTRY", "ALIAS", "FROMEXPR", "RANGETBLREF", "TARGETENTRY"),
+        "SORTGROUPCLAUSE",
         *("VAR", "CONST", "FUNCEXPR", "OPEXPR", "DISTINCTEXPR", "NULLIFEXPR", "SCALARARRAYOPEXPR"),
         *("BOOLEXPR", "NULLTEST", "BOOLEANTEST", "RELABELTYPE", "COERCEVIAIO", "ARRAYCOERCEEXPR"),
         *("CASE", "CASEEXPR", "WHEN", "CASEWHEN", "CASETESTEXPR", "COALESCE", "COALESCEEXPR"),

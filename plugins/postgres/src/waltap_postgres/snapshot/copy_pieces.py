@@ -108,7 +108,7 @@ def _damaged(offset: int, expected: str, found: str, payload: bytes) -> DecodeEr
 
 # Conversion of COPY's text format to columns.
 #
-# It reads the same bytes as `copy_text`, for thousands of rows: pyarrow splits them at C speed,
+# It reads the same bytes as `copy_rows`, for thousands of rows: pyarrow splits them at C speed,
 # without the interpreter's lock. Data that its CSV reader would read differently from PostgreSQL,
 # or refuses, is read row by row instead. This module does no I/O.
 
@@ -117,14 +117,7 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 MOST_BYTES: Final = 1 << 30
 
 # Escapes that COPY TO writes besides a doubled backslash.
-COLUMN_ESCAPES: Final = {
-    r"\b": "\b",
-    r"\f": "\f",
-    r"\n": "\n",
-    r"\r": "\r",
-    r"\t": "\t",
-    r"\v": "\v",
-}
+COLUMN_ESCAPES: Final = {f"\\{letter}": meant for letter, meant in ESCAPES.items() if meant != "\\"}
 
 # Replaces a doubled backslash while other escapes are replaced.
 _STAND_IN: Final = "\x01"
@@ -133,7 +126,7 @@ _STAND_IN: Final = "\x01"
 def copy_block(rows: HeadedRows | bytes, width: int, count: int) -> RowBlock | None:
     """Return ``rows`` as a block of ``count`` rows and ``width`` columns.
 
-    None means that `copy_text` must read them, or report their damage.
+    None means that `copy_rows` must read them, or report their damage.
     """
     headed = isinstance(rows, HeadedRows)
     data = memoryview(rows.buffer)[: rows.size] if isinstance(rows, HeadedRows) else rows

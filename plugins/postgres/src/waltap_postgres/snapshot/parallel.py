@@ -53,16 +53,6 @@ class _ReaderClosed(Exception):
     """Report to a thread that the caller has stopped iterating."""
 
 
-class _WorkQueue:
-    """Hold the waiting pieces of one task."""
-
-    __slots__ = ("bytes", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: deque[tuple[SnapshotRows, int]] = deque()
-        self.bytes = 0
-
-
 class ParallelReading:
     """Read ``works`` with ``threads`` connections.
 
@@ -80,7 +70,8 @@ class ParallelReading:
         self._works, self._open, self._stopping = works, open_reader, stopping
         self._count = min(threads, sum(max(1, len(work.parts)) for work in works))
         self._changed = threading.Condition()
-        self._queues = [_WorkQueue() for _ in works]
+        # The waiting pieces of each task with their sizes.
+        self._queues = [deque[tuple[SnapshotRows, int]]() for _ in works]
         self._next = self._current = self._ahead = 0
         self._error: BaseException | None = None
         self._closed = False
@@ -112,7 +103,7 @@ class ParallelReading:
     def _of(self, task_index: int, work: ReadTask) -> Iterator[SnapshotRows]:
         with self._changed:
             self._current = task_index
-            self._ahead -= self._queues[task_index].bytes
+            self._ahead -= self._waiting(task_index)
             self._changed.notify_all()
         wanted = len(work.targets)
         while wanted:
@@ -121,18 +112,20 @@ class ParallelReading:
             wanted -= piece.complete
             yield piece
 
-    def _next_piece(self, queue: _WorkQueue) -> SnapshotRows:
+    def _next_piece(self, queue: deque[tuple[SnapshotRows, int]]) -> SnapshotRows:
         with self._changed:
-            while not queue.pieces:
+            while not queue:
                 if self._error is not None:
                     raise self._error
                 if self._stopping():
                     raise StopRequested
                 self._changed.wait(POLL_S)
-            piece, size = queue.pieces.popleft()
-            queue.bytes -= size
+            piece, _ = queue.popleft()
             self._changed.notify_all()
         return piece
+
+    def _waiting(self, task_index: int) -> int:
+        return sum(size for _, size in self._queues[task_index])
 
     # --- in the threads -----------------------------------------------------------------------
 
@@ -166,19 +159,17 @@ class ParallelReading:
 
     def _put(self, task_index: int, piece: SnapshotRows) -> None:
         size = text_bytes(piece.rows)
-        queue = self._queues[task_index]
         with self._changed:
-            while not self._closed and not self._room(task_index, queue):
+            while not self._closed and not self._room(task_index):
                 self._changed.wait(POLL_S)
             if self._closed:
                 raise _ReaderClosed
-            queue.pieces.append((piece, size))
-            queue.bytes += size
+            self._queues[task_index].append((piece, size))
             if task_index != self._current:
                 self._ahead += size
             self._changed.notify_all()
 
-    def _room(self, task_index: int, queue: _WorkQueue) -> bool:
+    def _room(self, task_index: int) -> bool:
         if task_index == self._current:
-            return queue.bytes < CURRENT_BYTES
+            return self._waiting(task_index) < CURRENT_BYTES
         return self._ahead < AHEAD_BYTES

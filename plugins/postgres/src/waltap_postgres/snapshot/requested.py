@@ -8,22 +8,19 @@ from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
-from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue
-from waltap_postgres.errors import (
-    QueryCancelled,
-    SnapshotLockRefused,
-    TableLocked,
-    TableOvertaken,
-)
+from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue, TableId
+from waltap_postgres.errors import QueryCancelled, SnapshotLockRefused, TableLocked
 from waltap_postgres.snapshot.condition import ConditionCheck, take_role
 from waltap_postgres.snapshot.options import SnapshotOptions
 from waltap_postgres.snapshot.plan import ReadTask
-from waltap_postgres.snapshot.tables_reader import SnapshotPoint, TablesReader, failed, set_markers
-from waltap_postgres.snapshot.transaction import (
-    ONE_SNAPSHOT,
-    ReadingTransaction,
-    SnapshotTable,
+from waltap_postgres.snapshot.tables_reader import (
+    SnapshotPoint,
+    TablesReader,
+    failed,
+    overtaken,
+    set_markers,
 )
+from waltap_postgres.snapshot.transaction import ONE_SNAPSHOT, ReadingTransaction, SnapshotTable
 from waltap_postgres.visibility import SnapshotVisibility, standby_saw
 
 Refused = Callable[[SnapshotRequest, str], None]
@@ -39,7 +36,7 @@ class RequestedTables:
     def __init__(
         self,
         transaction: ReadingTransaction,
-        asked: Mapping[tuple[str, str], SnapshotRequest],
+        asked: Mapping[TableId, SnapshotRequest],
         refused: Refused,
         now: PostgresCatalogue,
         terms: SnapshotOptions,
@@ -138,10 +135,13 @@ class RequestedTables:
                     statement = target.selected(statement)
                     take_role(session)
                 chosen = statement or self._terms.chosen(target)
+                # Readers' locks do not stop ATTACH PARTITION. The next connection takes the
+                # snapshot again.
+                changed = f"a partition of {relation.name} came or went before it was read"
                 reader = TablesReader(
                     transaction,
                     self._point,
-                    partial(_overtaken, relation.name),
+                    partial(overtaken, relation.name, changed),
                     statements={relation.name: chosen} if chosen else {},
                     users_path=not statement,
                 )
@@ -159,8 +159,3 @@ class RequestedTables:
 
     def close(self) -> None:
         self._transaction.close()
-
-
-def _overtaken(name: str) -> ReadingTransaction:
-    # Readers' locks do not stop ATTACH PARTITION. The next connection takes the snapshot again.
-    raise TableOvertaken(f"a partition of {name} came or went before it was read", table=name)

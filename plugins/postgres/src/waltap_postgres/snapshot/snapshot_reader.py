@@ -17,7 +17,7 @@ from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import ConnectorContext, SourceLacks, StartPosition
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.connection import connect, watch
 from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.replication.publication import published_by_any
@@ -167,7 +167,8 @@ class SnapshotReader:
     ) -> None:
         """Keep the parts; ``captured`` returns a catalogue's captured tables."""
         self._properties, self._context, self._now = now.properties, context, now
-        self._captured, self._watch, self._reading = captured, watching, reading
+        self._captured, self._reading = captured, reading
+        self._new = partial(reading, now, watching)
         self._planner, self._terms = planner, terms
         self._transaction: ReadingTransaction | None = None
         self._exported = self._delayed = False
@@ -278,9 +279,6 @@ class SnapshotReader:
         if self._transaction is None:
             self._transaction = self._new()
         return self._transaction
-
-    def _new(self) -> ReadingTransaction:
-        return self._reading(self._now, self._watch)
 
     def _isolation(self, *, exported: bool) -> str:
         return ONE_SNAPSHOT if exported else self._terms.isolation
@@ -418,11 +416,7 @@ class SnapshotReader:
                 yield from pieces
             return
         reader = TablesReader(
-            leader,
-            point,
-            self._new,
-            statements=self._statements,
-            typed_columns=self._typed_columns,
+            leader, point, self._new, statements=self._statements, typed_columns=self._typed_columns
         )
         for work in works:
             for piece in reader.read(work):
@@ -503,10 +497,7 @@ class SnapshotReader:
         return tables if begun else None
 
     def _requested_targets(
-        self,
-        asked: dict[tuple[str, str], SnapshotRequest],
-        refused: Refused,
-        catalogue: PostgresCatalogue,
+        self, asked: dict[TableId, SnapshotRequest], refused: Refused, catalogue: PostgresCatalogue
     ) -> list[SnapshotTable]:
         """Return the catalogue's tables in the order of an initial snapshot."""
         found: list[CatalogTable] = []

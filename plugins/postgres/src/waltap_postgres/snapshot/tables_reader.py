@@ -197,7 +197,11 @@ class TablesReader:
                 pieces = self._rows(
                     transaction, target, shape, work.visible if work.begun else visible
                 )
-                yield from _begun_again(pieces, target, visible, shape, work)
+                for number, piece in enumerate(pieces):
+                    if not number and work.resumable:  # the table's new beginning
+                        plan = TableSplits(basis=visible, files=shape.files, all_rows=work.begun)
+                        piece.begins = {str(target.oid): plan.chunks()}
+                    yield piece
             return
         overtaken(name, f"{name} is rewritten again and again")
 
@@ -259,21 +263,6 @@ class TablesReader:
         )
 
 
-def _begun_again(
-    pieces: Iterator[SnapshotRows],
-    target: SnapshotTable,
-    visible: str,
-    shape: CatalogShape,
-    work: ReadTask,
-) -> Iterator[SnapshotRows]:
-    """Mark the first piece as the table's new beginning."""
-    for number, piece in enumerate(pieces):
-        if not number and work.resumable:
-            plan = TableSplits(basis=visible, files=shape.files, all_rows=work.begun)
-            piece.begins = {str(target.oid): plan.chunks()}
-        yield piece
-
-
 def overtaken(name: str, problem: str) -> NoReturn:
     """Raise the error for a table that changed before it was read."""
     raise TableOvertaken(problem, table=name)
@@ -323,18 +312,13 @@ def _select(
         ]
         columns = ", ".join(map(sql_name, names))
         return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
-    names = _result_columns(session, override)
-    indexes = [names.index(c.name) if c.name in names else None for c in relation.columns]
-    return len(names), override, indexes
-
-
-def _result_columns(session: PostgresSession, statement: str) -> list[str]:
     # A cursor without a fetched row returns the names without running the query.
-    session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {statement}")
+    session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {override}")
     result = session.result("FETCH 0 FROM waltap_columns")
     names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
     session.execute("CLOSE waltap_columns")
-    return names
+    indexes = [names.index(c.name) if c.name in names else None for c in relation.columns]
+    return len(names), override, indexes
 
 
 def set_markers(

@@ -27,12 +27,10 @@ class ConfigurationBasedProperties(Properties):
     """The flags of ``snapshot.mode=configuration_based``."""
 
     data: Switch = declare(
-        "snapshot.mode.configuration.based.snapshot.data",
-        summary="Read the tables at every start.",
+        "snapshot.mode.configuration.based.snapshot.data", summary="Read the tables at every start."
     )
     stream: Switch = declare(
-        "snapshot.mode.configuration.based.start.stream",
-        summary="Stream after it.",
+        "snapshot.mode.configuration.based.start.stream", summary="Stream after it."
     )
     on_data_error: Switch = declare(
         "snapshot.mode.configuration.based.snapshot.on.data.error",

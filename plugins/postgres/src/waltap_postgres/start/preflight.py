@@ -12,7 +12,7 @@ from waltap.changes.decode.decoder import DecoderContext, ServerInfo, is_readabl
 from waltap.changes.transactions.position import lsn_text
 from waltap.errors import RetryVerdict, SourceError, WaltapError
 from waltap.ports.source.connector import ConnectorContext, PreflightCheck
-from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue
+from waltap_postgres.catalog.catalogue import CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.connection_errors import PoolerInTheWay
 from waltap_postgres.errors import (
@@ -145,7 +145,8 @@ class PreflightChecks:
             found.append(PreflightCheck.failed("start", error))
         if decision is None or decision.stream:
             found += self._of_stream(decision, plan)
-        found += [self._tables(decision), *self._left_out(), *self._unmasked()]
+        masks = (self.context.mask_check(table.relation) for table in self.captured)
+        found += [self._tables(decision), *self._left_out(), *filter(None, masks)]
         if decision is not None and decision.snapshot:
             found += self._of_snapshot(snapshot_tables())
         signal = self.context.capture.signal_table
@@ -161,8 +162,12 @@ class PreflightChecks:
         found = server_settings(self.catalogue, SETTINGS)
         settings = {name: setting.value for name, setting in found.items()}
         service = hosting(self.catalogue)
+        # Members of the first roles may replicate without the attribute, members of the second one
+        # publish as superusers do.
+        admin_role = "" if service is None else service.admin
+        roles = [service.granted, admin_role] if service is not None and service.granted else []
         ((superuser, replication, create, granted, admin, in_recovery, slots, used),) = (
-            self.catalogue.query(self.facts_sql, hosted_roles(service))
+            self.catalogue.query(self.facts_sql, (roles, admin_role))
         )
         checks = [
             wal_level(found.get("wal_level"), service),
@@ -220,7 +225,7 @@ class PreflightChecks:
             return [PreflightCheck.failed("decoder", error)]
         return []
 
-    # One row for `hosted_roles`: is a superuser; may replicate; may create publications; is a member
+    # One row for a service's roles: is a superuser; may replicate; may create publications; is a member
     # of a role whose members may replicate, and of one whose members publish as superusers do; the
     # server is a standby; the numbers of slots and walsenders.
     facts_sql: ClassVar[str] = """
@@ -371,7 +376,7 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         return [PreflightCheck.ok("publication", text)]
 
     def _uncovered(
-        self, plan: PublicationPlan, misnamed: Collection[tuple[str, str]]
+        self, plan: PublicationPlan, misnamed: Collection[TableId]
     ) -> list[PreflightCheck]:
         """Report captured tables that stay unpublished after the start.
 
@@ -465,10 +470,6 @@ SELECT rolsuper, rolreplication, has_database_privilege(current_database(), 'CRE
         resumes = decision is not None and decision.offset is not None
         fatal = listed and not resumes and (filtered or not self.context.debezium)
         return check if fatal else check.as_warning()
-
-    def _unmasked(self) -> list[PreflightCheck]:
-        checks = (self.context.mask_check(table.relation) for table in self.captured)
-        return [check for check in checks if check is not None]
 
     def _left_out(self) -> list[PreflightCheck]:
         included = (
@@ -664,14 +665,3 @@ def tables_unreadable(
         schemas=", ".join(sorted({sql_name(r.schema) for r in relations})),
         user=sql_name(user),
     )
-
-
-def hosted_roles(service: HostedService | None) -> tuple[list[str], str]:
-    """Return the service's roles for replication and for publishing.
-
-    Members of the first ones may replicate without the attribute. Members of the second one publish
-    as superusers do.
-    """
-    if service is None:
-        return [], ""
-    return [service.granted, service.admin] if service.granted else [], service.admin

@@ -163,12 +163,6 @@ def _tables(
     return tuple(sorted(found, key=lambda each: each.relation.name))
 
 
-def _as_sql(step: str) -> str:
-    """Return a remedy's step, as a comment if it is no statement."""
-    # Some steps belong to a service's console.
-    return step if SQL.match(step) and "…" not in step else f"-- {step}"
-
-
 def _mending(error: WaltapError) -> Iterator[str]:
     facts = error.fields
     match error:
@@ -183,7 +177,9 @@ def _mending(error: WaltapError) -> Iterator[str]:
             | SignalTableMissing()
             | PrivilegeMissing()
         ):
-            yield from map(_as_sql, str(facts["sql"]).split("; "))
+            for step in str(facts["sql"]).split("; "):
+                # A step of a service's console is a comment.
+                yield step if SQL.match(step) and "…" not in step else f"-- {step}"
         case WalLevelTooLow():  # a restart, or a service's switch, is no SQL
             for step in str(facts["sql"]).split("; "):
                 yield step.partition(" (")[0] if step.startswith("ALTER SYSTEM") else f"-- {step}"

@@ -66,25 +66,9 @@ _OMITTED = frozenset({"money", "name", "interval", "varbit", "xml", "point", "re
 # Element types whose inner arrays Debezium turns to text by `toString`; others become null.
 _PRINTED_BY_JAVA = frozenset(
     {
-        "char",
-        "varchar",
-        "text",
-        "bpchar",
-        "inet",
-        "cidr",
-        "macaddr",
-        "macaddr8",
-        "tsrange",
-        "tstzrange",
-        "daterange",
-        "int4range",
-        "numrange",
-        "int8range",
-        "uuid",
-        "json",
-        "jsonb",
-        "tsvector",
-        "ltree",
+        *("char", "varchar", "text", "bpchar", "inet", "cidr", "macaddr", "macaddr8", "uuid"),
+        *("tsrange", "tstzrange", "daterange", "int4range", "numrange", "int8range"),
+        *("json", "jsonb", "tsvector", "ltree"),
     }
 )
 
@@ -213,11 +197,9 @@ def _unavailable(name: str | None, items: Schema, options: TypeOptions) -> objec
         case "bytea" if items.kind is ConnectKind.BYTES:
             return [placeholder]
         # Debezium puts the placeholder's bytes into arrays of numbers, one item a byte.
-        case "int4":
+        case "int4" | "int8":
             return _signed_bytes(placeholder)
         case "date" if items.name == "io.debezium.time.Date":
-            return _signed_bytes(placeholder)
-        case "int8":
             return _signed_bytes(placeholder)
         # Java's `UUID.nameUUIDFromBytes`: version 3, from MD5.
         case "uuid":

@@ -2,7 +2,6 @@
 
 import struct
 from binascii import b2a_base64
-from typing import NamedTuple
 
 from waltap.base.import_rules import pa
 from waltap.changes.arrow.column import converted
@@ -30,43 +29,36 @@ _POINT = Schema(
 )
 
 
-class PlanePoint(NamedTuple):
-    """Hold a point of the plane."""
-
-    x: float
-    y: float
-
-    @property
-    def wkb(self) -> bytes:
-        """Return the point as little-endian well-known binary."""
-        # 1 is little-endian, the other 1 is WKB's code of a point.
-        return _POINT_WKB.pack(1, 1, self.x, self.y)
-
-
-def parse_point(text: str) -> PlanePoint:
+def parse_point(text: str) -> tuple[float, float]:
     """Return the point of ``(x,y)``."""
     if text[:1] != "(" or text[-1:] != ")":
         raise ValueError("malformed point")
     x, y = text[1:-1].split(",")
-    return PlanePoint(float(x), float(y))
+    return float(x), float(y)
 
 
 def _point_json(text: str) -> str:
-    point = parse_point(text)
-    wkb = b2a_base64(point.wkb, newline=False).decode()
-    x, y = number_json(point.x, single=False), number_json(point.y, single=False)
-    return f'{{"x":{x},"y":{y},"wkb":"{wkb}","srid":null}}'
+    x, y = parse_point(text)
+    wkb = b2a_base64(_well_known(x, y), newline=False).decode()
+    shown = f'"x":{number_json(x, single=False)},"y":{number_json(y, single=False)}'
+    return f'{{{shown},"wkb":"{wkb}","srid":null}}'
 
 
 def _point_connect(text: str) -> dict[str, object]:
-    point = parse_point(text)
-    return {"x": point.x, "y": point.y, "wkb": point.wkb, "srid": None}
+    x, y = parse_point(text)
+    return {"x": x, "y": y, "wkb": _well_known(x, y), "srid": None}
+
+
+def _well_known(x: float, y: float) -> bytes:
+    """Return a point as little-endian well-known binary."""
+    # 1 is little-endian, the other 1 is WKB's code of a point.
+    return _POINT_WKB.pack(1, 1, x, y)
 
 
 _POINT_ARROW = converted(
     "point",
     lambda: pa.struct([("x", pa.float64()), ("y", pa.float64())]),
-    lambda text: parse_point(text)._asdict(),
+    lambda text: dict(zip("xy", parse_point(text), strict=True)),
 )
 
 

@@ -60,10 +60,12 @@ def _unscaled(text: str, scale: int) -> int:
 
     Raises ValueError where that is no whole number.
     """
-    number = Decimal(text)
-    if not number.is_finite():
+    try:
+        scaled = Decimal(text).scaleb(scale, _EXACT)
+    except ArithmeticError as cause:
+        raise ValueError("malformed numeric") from cause
+    if not scaled.is_finite():
         raise ValueError("numeric is not a number")
-    scaled = number.scaleb(scale, _EXACT)
     if scaled != scaled.to_integral_value(context=_EXACT):
         raise ValueError("numeric has more decimals than its column")
     return int(scaled)
@@ -99,17 +101,10 @@ def _precise_json(scale: int, misfit: OutOfRange) -> Callable[[str], str]:
         if text in SPECIAL:
             return misfit.json("numeric is NaN or infinite")
         # Texts that the server does not print: exponents and other scales, in defaults.
-        return f'"{_base64(_unscaled_text(text, scale))}"'
+        return f'"{_base64(_unscaled(text, scale))}"'
 
     # A negative scale has no point to find, and a number of fewer digits.
     return far if scale < 0 else fractional if scale else integer
-
-
-def _unscaled_text(text: str, scale: int) -> int:
-    try:
-        return _unscaled(text, scale)
-    except ArithmeticError as cause:
-        raise ValueError("malformed numeric") from cause
 
 
 def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
@@ -134,7 +129,7 @@ def _precise_connect(scale: int, misfit: OutOfRange) -> Callable[[str], object]:
     def far(text: str) -> object:
         if text in SPECIAL:
             return misfit.connect("numeric is NaN or infinite")
-        return _bytes(_unscaled_text(text, scale))
+        return _bytes(_unscaled(text, scale))
 
     return to_connect
 
@@ -152,7 +147,7 @@ def _stripped(text: str) -> tuple[int, int]:
         scale = max(0, -int(Decimal(text).normalize(_EXACT).as_tuple().exponent))
     except ArithmeticError as cause:
         raise ValueError("malformed numeric") from cause
-    return scale, _unscaled_text(text, scale)
+    return scale, _unscaled(text, scale)
 
 
 def _variable_json(misfit: OutOfRange) -> Callable[[str], str]:
@@ -193,7 +188,7 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
         # The server prints the column's scale; a default may have another.
         if fraction == scale:
             return text
-        return f"{Decimal(_unscaled_text(text, scale or 0)).scaleb(-(scale or 0), _EXACT):f}"
+        return f"{Decimal(_unscaled(text, scale or 0)).scaleb(-(scale or 0), _EXACT):f}"
 
     return plain if scale is None else scaled
 
@@ -282,9 +277,7 @@ def _build_precise(
         to_json=_precise_json(scale, misfit),
         to_connect=_precise_connect(scale, misfit),
         zero=b"\0",
-        default=default_value(
-            column.default, "0.0", lambda text: _bytes(_unscaled_text(text, scale))
-        ),
+        default=default_value(column.default, "0.0", lambda text: _bytes(_unscaled(text, scale))),
         arrow=arrow,
         json_column=None if scale < 0 else columns.decimals(scale),
     )

@@ -286,6 +286,7 @@ _TIME_UNITS: dict[str, tuple[ConnectKind, str, int, int]] = {
     "micro": (ConnectKind.INT64, _DEBEZIUM + "MicroTime", 1, 1),
     "nano": (ConnectKind.INT64, _DEBEZIUM + "NanoTime", 1000, 1),
 }
+_FIXED_UNITS = {"connect": "connect", "microseconds": "micro", "nanoseconds": "nano"}
 _TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
     "milli": (_DEBEZIUM + "Timestamp", 1, 1000),
     "connect": (_CONNECT + "Timestamp", 1, 1000),
@@ -296,17 +297,9 @@ _TIMESTAMP_UNITS: dict[str, tuple[str, int, int]] = {
 
 def _unit(mode: str, digits: int, *, adaptive_time: bool) -> str:
     """Return the units of a mode and fraction digits."""
-    match mode:
-        case "connect":
-            return "connect"
-        case "microseconds":
-            return "micro"
-        case "nanoseconds":
-            return "nano"
-        case "adaptive_time_microseconds" if adaptive_time:
-            return "micro"
-        case _:
-            return "milli" if digits <= 3 else "micro"
+    if adaptive_time and mode == "adaptive_time_microseconds":
+        return "micro"
+    return _FIXED_UNITS.get(mode, "milli" if digits <= 3 else "micro")
 
 
 def _time_json(multiplier: int, divisor: int) -> Callable[[str], str]:

@@ -65,6 +65,7 @@ class _StoredContinuities(msgspec.Struct, frozen=True):
 
     # `PublicationCompleteness.others` of the last start.
     others: str = ""
+    # By schema and table as JSON.
     tables: dict[str, _Continuity] = {}
 
 
@@ -73,22 +74,26 @@ class TableContinuity:
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
-        self._known: dict[str, _Continuity] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        # By schema and table.
+        self._known: dict[tuple[str, str], _Continuity] = {}
         self._completeness = PublicationCompleteness()
         self._others = ""
         self._passed = self._as_before = self._unsaved = False
-        self._reread = ""
+        self._reread: tuple[str, str] | None = None
 
     def open(self, *, continues: bool) -> None:
         """Read the stored ids; with ``continues`` they continue. Raises: FilesUnavailable."""
-        self._known, self._completeness, self._others = {}, PublicationCompleteness(), ""
-        self._passed = self._as_before = self._unsaved = False
-        self._reread = ""
+        self._reset()
         if FILE not in self._store.names(""):
             return
         try:
             noted = msgspec.json.decode(self._store.read(FILE), type=_StoredContinuities)
-            self._known, self._others = dict(noted.tables), noted.others
+            names = msgspec.json.Decoder(tuple[str, str])
+            self._known = {names.decode(name): known for name, known in noted.tables.items()}
+            self._others = noted.others
         except UNREADABLE:
             # The ids are an optimisation: without them Spark merges by key, and new ones begin.
             self._unsaved = True
@@ -105,16 +110,16 @@ class TableContinuity:
         The file is written before any change may be missing, so no later run continues them. Raises:
         FilesUnavailable.
         """
-        self._completeness, self._passed, self._reread = completeness, False, ""
+        self._completeness, self._passed, self._reread = completeness, False, None
         self._as_before = completeness.continuous and completeness.others == self._others
         if completeness.others != self._others:
             self._others, self._unsaved = completeness.others, True
         going_on = {
-            name: known
-            for name, known in self._known.items()
+            table_id: known
+            for table_id, known in self._known.items()
             if completeness.continuous
-            and (captures is None or captures(*_parts(name)))
-            and completeness.of(*_parts(name)) == known.completeness
+            and (captures is None or captures(*table_id))
+            and completeness.of(*table_id) == known.completeness
         }
         if len(going_on) < len(self._known):
             self._known, self._unsaved = going_on, True
@@ -122,7 +127,7 @@ class TableContinuity:
 
     def end(self, table: str = "") -> None:
         """End the id of ``table`` (schema.table), or all. Raises: FilesUnavailable."""
-        remaining = {n: s for n, s in self._known.items() if table not in {"", ".".join(_parts(n))}}
+        remaining = {n: s for n, s in self._known.items() if table not in {"", ".".join(n)}}
         if len(remaining) < len(self._known):
             self._known, self._unsaved = remaining, True
         if not table and self._others:
@@ -138,7 +143,7 @@ class TableContinuity:
         FilesUnavailable.
         """
         self.end(f"{schema}.{table}")
-        self._reread = _name(schema, table)
+        self._reread = schema, table
 
     def passes_until(self, commit_lsn: int) -> bool:
         """Return whether `passes` would be true for a transaction up to ``commit_lsn``."""
@@ -146,7 +151,7 @@ class TableContinuity:
 
     def passes(self, commit_lsn: int) -> bool:
         """Return whether the first ids may begin with this transaction."""
-        begins, self._reread = bool(self._reread), ""
+        begins, self._reread = bool(self._reread), None
         if self._passed or commit_lsn < self._completeness.since:
             return begins
         self._passed = True
@@ -158,28 +163,21 @@ class TableContinuity:
         It is empty if a change may be missing. With ``read`` a snapshot reads the rows now, so none
         is missing.
         """
-        completeness, name = self._completeness.of(schema, table), _name(schema, table)
-        if not completeness or name == self._reread:
+        completeness, table_id = self._completeness.of(schema, table), (schema, table)
+        if not completeness or table_id == self._reread:
             return ""
-        if name not in self._known:
+        if table_id not in self._known:
             as_before = self._as_before and completeness == self._completeness.others
             if not (read or self._passed or as_before):
                 return ""
-            self._known[name] = _Continuity(uuid.uuid4().hex[:12], completeness)
+            self._known[table_id] = _Continuity(uuid.uuid4().hex[:12], completeness)
             self._unsaved = True
-        return self._known[name].name
+        return self._known[table_id].name
 
     def save(self) -> None:
         """Store the ids for later runs. Raises: FilesUnavailable."""
         if self._unsaved:
-            noted = _StoredContinuities(others=self._others, tables=self._known)
+            tables = {msgspec.json.encode(n).decode(): s for n, s in self._known.items()}
+            noted = _StoredContinuities(others=self._others, tables=tables)
             self._store.publish(FILE, msgspec.json.encode(noted) + b"\n")
             self._unsaved = False
-
-
-def _name(schema: str, table: str) -> str:
-    return msgspec.json.encode((schema, table)).decode()
-
-
-def _parts(name: str) -> tuple[str, str]:
-    return msgspec.json.decode(name, type=tuple[str, str])

@@ -100,6 +100,17 @@ class CaptureGapFile:
             self._document.clear()
 
 
+def write_note(path: Path, text: str) -> None:
+    """Store a text that serves a check only, so errors are ignored."""
+    # A rename, so that a kill leaves the old text or the new one, never half of it.
+    draft = path.with_suffix(".tmp")
+    with contextlib.suppress(OSError):
+        private_folder(path.parent)
+        with open(draft, "w", opener=private) as file:
+            file.write(text)
+        draft.replace(path)
+
+
 class PublishedNote:
     """Store the last published position of the log at ``log``.
 
@@ -112,14 +123,7 @@ class PublishedNote:
         self.identity = ""
 
     def write(self, log_position: LogPosition) -> None:
-        """Store the position; errors are ignored, since it serves a check only."""
-        # A rename, so that a kill leaves the old position or the new one, never half of it.
-        draft = self._path.with_suffix(".tmp")
-        with contextlib.suppress(OSError):
-            private_folder(self._path.parent)
-            with open(draft, "w", opener=private) as file:
-                file.write(f"{self._log}\n{self.identity}\n{log_position}")
-            draft.replace(self._path)
+        write_note(self._path, f"{self._log}\n{self.identity}\n{log_position}")
 
     def read(self) -> LogPosition | None:
         """Return the position, None if nothing was written or it is unknown."""

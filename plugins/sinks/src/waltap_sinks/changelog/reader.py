@@ -342,7 +342,7 @@ class ChangeLog:
     ) -> "list[pa.Table]":
         """Return the changes of one table, one Arrow table per schema, in order.
 
-        ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_snapshot_id`` is
+        ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
         the number of the snapshot that read the row, null for a change. Rows of unfinished
         snapshots are left out. With ``skip_replaced`` only the last complete snapshot and the
         changes after it are returned.

@@ -3,7 +3,7 @@
 import bisect
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -115,14 +115,21 @@ class SegmentFile:
         self._encoding: Future[None] | None = None
         self._store = store
         self._stream = store.create(path)
+        of = pa.types
+        # Only values of bounded size have minimum and maximum: of a text of 50 MB they would be four
+        # more copies.
+        long = set(_names(schema, (of.is_string, of.is_binary, of.is_nested)))
+        # Keys, positions and times become a quarter smaller by their differences and are read faster.
+        # Spark reads this encoding of integers without leaving its vectors.
+        near = _names(schema, (of.is_integer, of.is_temporal))
         with store.writing(path):
             self._writer = parquet.ParquetWriter(
                 self._stream,
                 schema,
                 compression=compression,
                 use_dictionary=False,
-                column_encoding=_differences(schema),
-                write_statistics=_bounded(schema),
+                column_encoding=dict.fromkeys(near, "DELTA_BINARY_PACKED"),
+                write_statistics=[n for n in schema.names if n not in long],
                 data_page_version="2.0" if row_bytes >= WIDE_BYTES else "1.0",
                 write_batch_size=self._page_rows,
                 write_page_checksum=True,
@@ -189,27 +196,9 @@ def _page_rows(row_bytes: int) -> int:
     return min(PAGE_ROWS, max(1, PAGE_BYTES // max(1, row_bytes)))
 
 
-def _bounded(schema: "pa.Schema") -> list[str]:
-    """Return the columns with values of bounded size.
-
-    Only these have minimum and maximum: of a text of 50 MB they would be four more copies.
-    """
-    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_nested)
-    return [field.name for field in schema if not any(of_kind(field.type) for of_kind in kinds)]
-
-
-def _differences(schema: "pa.Schema") -> dict[str, str]:
-    """Return the encoding of columns with near neighbours.
-
-    Keys, positions and times become a quarter smaller and are read faster. Spark reads this encoding
-    of integers without leaving its vectors.
-    """
-    kinds = (pa.types.is_integer, pa.types.is_temporal)
-    return {
-        field.name: "DELTA_BINARY_PACKED"
-        for field in schema
-        if any(of_kind(field.type) for of_kind in kinds)
-    }
+def _names(schema: "pa.Schema", kinds: Sequence[Callable[["pa.DataType"], bool]]) -> list[str]:
+    """Return the columns of these kinds."""
+    return [field.name for field in schema if any(of_kind(field.type) for of_kind in kinds)]
 
 
 class TableBuffer:

@@ -3,7 +3,7 @@
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -63,6 +63,16 @@ class PendingTables:
     def chunks(self) -> dict[BufferKey, TableBuffer]:
         """Return the buffers of unfinished chunks, which are not published."""
         return {key: buffer for key, buffer in self.current.items() if key[3] is not None}
+
+    def drop(self, unwanted: Callable[[str, str, int | None], bool]) -> None:
+        """Forget the rows of snapshots by schema, table and id."""
+        for key in [key for key in self.current if unwanted(*key[:3])]:
+            self.current.pop(key).abandon()
+        self.finished = [
+            each
+            for each in self.finished
+            if not unwanted(each.schema, each.table, each.snapshot_id)
+        ]
 
     def __bool__(self) -> bool:
         return bool(self.finished or len(self.current) > len(self.chunks()))
@@ -467,13 +477,7 @@ class ChangeLogSink(Sink):
 
     def _restart(self, relation: Relation) -> None:
         snapshot_table = (relation.schema, relation.table, self._snapshot_id)
-        for key in [key for key in self._complete.current if key[:3] == snapshot_table]:
-            self._complete.current.pop(key).abandon()
-        self._complete.finished = [
-            each
-            for each in self._complete.finished
-            if (each.schema, each.table, each.snapshot_id) != snapshot_table
-        ]
+        self._complete.drop(lambda *table: table == snapshot_table)
         self._read.forget(relation.oid)
         version = self._versions.of(relation)
         if version is not None:
@@ -499,11 +503,7 @@ class ChangeLogSink(Sink):
             self._publish()
             self._epoch += 1
             self._continuity.end()
-        for key in [key for key in self._complete.current if key[2] is not None]:
-            self._complete.current.pop(key).abandon()
-        self._complete.finished = [
-            entry for entry in self._complete.finished if entry.snapshot_id is None
-        ]
+        self._complete.drop(lambda _schema, _table, snapshot_id: snapshot_id is not None)
         self._read = ReadChunks()
         self._snapshot_id, self._in_snapshot = self._next_snapshot_id, True
         self._next_snapshot_id += 1

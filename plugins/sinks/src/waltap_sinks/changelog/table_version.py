@@ -124,12 +124,7 @@ class TableVersion:
                     column=rf"{relation.schema}\.{relation.table}\.{name}",
                 )
         self.key: tuple[str, ...] = tuple(names[index] for index in plan.identifying)
-        self._keyed = bool(self.key)
-        self._key_shared = self._keyed and described.identifies_shared_keys
-        logged = [column.name for column in self.relation.columns]
-        self._logged_key: Callable[[Tuple], Any] | None = (
-            itemgetter(*(logged.index(name) for name in self.key)) if self._keyed else None
-        )
+        self._key_shared = bool(self.key) and described.identifies_shared_keys
         # Columns with composite types: their places in tuples, with mappings that raise for a new
         # attribute.
         self.grown = tuple(self._readers(described, context.types))
@@ -142,22 +137,22 @@ class TableVersion:
 
     def _entries(self) -> tuple[ColumnEntry, ...]:
         by_name = {column.name: column for column in self.relation.columns}
-        return tuple(
-            _shared_entry(
-                ColumnEntry(
-                    name=field.name,
-                    type=type_name(by_name[field.name]),
-                    arrow=str(field.type),
-                    nullable=by_name[field.name].nullable,
-                    number=by_name[field.name].number,
-                    typmod=by_name[field.name].typmod,
-                    default=by_name[field.name].default is not None,
-                    missing=self._missing(by_name[field.name]),
-                    generated=by_name[field.name].generated,
-                )
+        found = []
+        for field in self.codec.schema:
+            column = by_name[field.name]
+            entry = ColumnEntry(
+                name=column.name,
+                type=type_name(column),
+                arrow=str(field.type),
+                nullable=column.nullable,
+                number=column.number,
+                typmod=column.typmod,
+                default=column.default is not None,
+                missing=self._missing(column),
+                generated=column.generated,
             )
-            for field in self.codec.schema
-        )
+            found.append(_shared_entry(entry))
+        return tuple(found)
 
     def _missing(self, column: Column) -> str | None:
         """Return `ColumnEntry.missing`, None for a nested type."""
@@ -237,9 +232,7 @@ class TableVersion:
             rows = self._mixed(found)
             if self._key_shared:
                 self._restate(rows, changes, commit_lsn)
-        project = self._project
-        if project is not None:
-            rows.tuples = [project(row) for row in rows.tuples]
+        rows.tuples = self.projected(rows.tuples)
         return rows
 
     def _restate(self, rows: LogRows, changes: Sequence[Change], commit_lsn: Sequence[int]) -> None:
@@ -281,9 +274,8 @@ class TableVersion:
 
     def key_reused(self, rows: LogRows, commit_lsn: Sequence[int]) -> bool:
         """Return whether a transaction deletes a key that it put before."""
-        key_of = self._logged_key
-        if key_of is None:
-            return False
+        logged = [column.name for column in self.relation.columns]
+        key_of = itemgetter(*map(logged.index, self.key))
         transaction = -1
         # Rows may exchange keys within such a transaction. Spark then takes values from the state
         # before it, which costs more, so the entry names these tables only.
@@ -357,7 +349,7 @@ class TableVersion:
         source: list[int],
     ) -> None:
         """Append the rows of updates with an old tuple."""
-        keyed = self._keyed
+        keyed = bool(self.key)
         for row_index, change in enumerate(run, index):
             before, new, old = self._plan.update(change)  # type: ignore[arg-type]
             # A table with FULL identity has the complete old row, better than its key alone.

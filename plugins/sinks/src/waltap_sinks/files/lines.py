@@ -3,6 +3,7 @@
 import datetime as dt
 import gzip
 import urllib.parse
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -57,7 +58,9 @@ class LineBlocks:
 
     def clear(self) -> None:
         self.bytes = 0
-        self._blocks: dict[str, tuple[list[bytes | memoryview], list[int]]] = {}
+        self._blocks: dict[str, list[bytes | memoryview]] = {}
+        # Lines by folder.
+        self._counts: Counter[str] = Counter()
 
     def add(self, batch: Batch) -> None:
         records = batch.records
@@ -83,9 +86,7 @@ class LineBlocks:
 
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
         """Return and forget the folder, blocks and line count of each file."""
-        filled = [
-            (folder, blocks, sum(counts)) for folder, (blocks, counts) in self._blocks.items()
-        ]
+        filled = [(folder, blocks, self._counts[folder]) for folder, blocks in self._blocks.items()]
         self.clear()
         return filled
 
@@ -102,9 +103,8 @@ class LineBlocks:
 
     def _keep(self, topic: str, hour: str, lines: list[bytes | memoryview], count: int) -> None:
         folder = self._folders.of_topic(topic, hour)
-        blocks, counts = self._blocks.setdefault(folder, ([], []))
-        blocks += lines
-        counts.append(count)
+        self._blocks.setdefault(folder, []).extend(lines)
+        self._counts[folder] += count
         self.bytes += sum(map(len, lines))
 
 

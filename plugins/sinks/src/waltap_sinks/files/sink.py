@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waltap.base.files.durable_file import UNREADABLE, private, private_folder
+from waltap.base.files.durable_file import UNREADABLE
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import FileStore, unfinished
 from waltap.base.import_rules import pa, parquet
@@ -39,6 +39,7 @@ from waltap.ports.sink.stored_position import (
     begins_snapshot,
 )
 from waltap.ports.source.connector import PreflightCheck
+from waltap_sinks.changelog.progress import write_note
 from waltap_sinks.changelog.segment import TableBuffer, by_relation, estimated_bytes
 from waltap_sinks.changelog.table_version import TableVersions
 from waltap_sinks.files.lines import FolderNames, LineBlocks, day_of
@@ -471,24 +472,13 @@ class FilesSink(Sink):
         self._number, self._committed = commit.number, Positions(commit.positions)
         self._written, self._since = [], None
         self._committed_in_snapshot = commit.snapshot
-        self._keep(commit.number)
+        # The next start compares the folder with it.
+        write_note(self._note, f"{self._store.path('')}\n{commit.number}")
         self._commits.append(commit.name.rpartition("/")[2])
         while len(self._commits) > MAX_COMMITS:
             self._store.delete(f"{COMMITS}/{self._commits.pop(0)}")
 
     # --- what is known of the folder --------------------------------------------------------------
-
-    def _keep(self, number: int) -> None:
-        """Store the number of the last commit in the state folder.
-
-        It serves a check only, so errors are ignored.
-        """
-        with contextlib.suppress(OSError):
-            private_folder(self._note.parent)
-            draft = self._note.with_suffix(".new")
-            with open(draft, "w", opener=private) as file:
-                file.write(f"{self._store.path('')}\n{number}")
-            draft.replace(self._note)
 
     def _known(self) -> int:
         """Return the number of this pipeline's last commit, 0 if unknown."""

@@ -84,8 +84,7 @@ class HttpProperties(Properties):
         summary="Whether key and headers of a record are sent as base64, which every value survives.",
     )
     user: Maybe[str] = declare(
-        "auth.user",
-        summary="User of basic authentication; auth.password is the password.",
+        "auth.user", summary="User of basic authentication; auth.password is the password."
     )
     password: Maybe[str] = declare(
         "auth.password", secret=True, summary="Password of basic authentication."

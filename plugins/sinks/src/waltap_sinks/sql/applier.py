@@ -4,13 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from waltap.changes.decode.message import (
-    Change,
-    Delete,
-    InsertBlock,
-    Truncate,
-    Update,
-)
+from waltap.changes.decode.message import Change, Delete, InsertBlock, Truncate, Update
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.events import CHANGED, DELETES, INSERTS, TRUNCATES, UPDATES, runs
 from waltap.changes.mapping.type_mapping import TypeMapper
@@ -188,7 +182,7 @@ class SqlApplier:
                     self._insert(shape, [change.new for change in run])  # type: ignore[union-attr]
             elif self._inserts_only:
                 continue
-            elif shape.key_of is None:
+            elif not shape.key:
                 self._keyless(shape, kind, run)
             else:
                 self._keyed(shape, kind, run, ts)
@@ -201,7 +195,7 @@ class SqlApplier:
         return net
 
     def _insert(self, shape: TargetShape, rows: Sequence[Tuple]) -> None:
-        if shape.key_of is None:
+        if not shape.key:
             self._append(shape, rows)
         elif self._is_shared(shape):
             for row in rows:
@@ -251,7 +245,6 @@ class SqlApplier:
                 assert isinstance(change, Delete)
                 images = shape.plan.delete(change)
                 if images is not None:
-                    assert shape.key_of is not None
                     key = shape.key_of(images[1])
                     if self._is_shared(shape):
                         self.waiting.leave(shape, key, images[0])
@@ -260,7 +253,6 @@ class SqlApplier:
 
     def _changed(self, shape: TargetShape, change: Update, ts: int) -> None:
         net, key_of = self._changes_of(shape), shape.key_of
-        assert key_of is not None
         before, row, old = shape.plan.update(change)
         if self._is_shared(shape):
             self.waiting.leave(shape, key_of(old or row), before)
@@ -279,7 +271,7 @@ class SqlApplier:
         """Change the key of a row in place; only the target has its unsent values."""
         self._write()
         table = self.rows.at = self._tables.of(shape)
-        if self._properties.delete_mode != "delete" and shape.key_of is not None:
+        if self._properties.delete_mode != "delete" and shape.key:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
             # A row that the source deleted may have the new key; the target can equate both keys.
             # Where the key is deferrable, that row may live.
@@ -327,7 +319,7 @@ class SqlApplier:
         self.history.read(shape, rows, cause)
         if self.history.replaces(shape):
             return
-        if shape.key_of is None:
+        if not shape.key:
             self._append(shape, rows)
         elif self._inserts_only:
             self._changes_of(shape).insert(rows)
@@ -401,7 +393,6 @@ class SqlApplier:
             else:
                 complete.append(row)
         if complete and self.replaces and not (table.only_key or table.shared or table.cascades):
-            assert net.shape.key_of is not None
             self._target.change_keys(table, list(map(net.shape.key_of, complete)))
         for rows in partial.values():
             self.rows.update(table, net.shape.sent(rows[0]), rows)

@@ -25,13 +25,7 @@ from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import RowWriter
 from waltap_sinks.sql.shape import HistoryShape, TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
-from waltap_sinks.sql.targets.target import (
-    Assignments,
-    BoundTable,
-    SqlTarget,
-    changing,
-    shape_of,
-)
+from waltap_sinks.sql.targets.target import Assignments, BoundTable, SqlTarget, changing, shape_of
 
 # ``seq`` of rows that a snapshot read: before the first change at the same LSN.
 READ_SEQ: Final = -1
@@ -132,7 +126,7 @@ class HistoryWriter:
             if log is None:
                 for _ in run:
                     next(numbers)
-            elif log.shape.key_of is None:
+            elif not log.shape.key:
                 self._keyless(log, run, cause, numbers)
             elif kind is INSERTS:
                 key_of = log.shape.key_of
@@ -156,7 +150,6 @@ class HistoryWriter:
         self, log: HistoryChanges, change: Update, cause: VersionCause, number: int
     ) -> None:
         key_of = log.shape.key_of
-        assert key_of is not None
         before, row, old = log.shape.plan.update(change)
         if log.shape.deferrable:
             self._leave(log, key_of(old or row), before, cause.ts)
@@ -185,7 +178,6 @@ class HistoryWriter:
         self, log: HistoryChanges, row: Tuple, op: str, cause: VersionCause, number: int
     ) -> None:
         """Add the new state of a row whose key stays."""
-        assert log.shape.key_of is not None
         key = log.shape.key_of(row)
         row, lender = log.replace(key, row, cause.ts)
         log.begin(key, RowVersion(row, op, cause, number, lender=lender))
@@ -193,7 +185,6 @@ class HistoryWriter:
     def _delete(
         self, log: HistoryChanges, change: Delete, cause: VersionCause, number: int
     ) -> None:
-        assert log.shape.key_of is not None
         images = log.shape.plan.delete(change)
         if images is not None:
             before, identifying = images
@@ -253,7 +244,7 @@ class HistoryWriter:
         if log is None:
             return
         for row in rows:
-            if log.shape.key_of is None:
+            if not log.shape.key:
                 log.versions.append(RowVersion(row, "r", cause, READ_SEQ))
             else:
                 self._put(log, row, "r", cause, READ_SEQ)
@@ -331,7 +322,6 @@ class HistoryWriter:
             columns = [column for column in log.shape.base.columns if column.index in unsent]
             count = self._target.insert_filled(table, rows, columns, [v.lender for v in versions])
             key_of = log.shape.key_of
-            assert key_of is not None
             if count < len(rows):
                 self._rows.refuse(table, "INSERT", [key_of(v.row) for v in versions])
             opened += [key_of(version.row) for version in versions if version.ends is None]

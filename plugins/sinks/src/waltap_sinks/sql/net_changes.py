@@ -107,7 +107,6 @@ class NetChanges:
                 self._insert(rows)
 
     def _insert(self, rows: Sequence[Tuple]) -> None:
-        assert self.shape.key_of is not None
         new = dict(zip(map(self.shape.key_of, rows), rows, strict=True))
         if self.puts:
             for key in self.puts.keys() & new.keys():
@@ -116,7 +115,6 @@ class NetChanges:
 
     def put(self, row: Tuple) -> None:
         self._key_added()
-        assert self.shape.key_of is not None
         key = self.shape.key_of(row)
         known = self.fresh if key in self.fresh else self.puts
         if UNCHANGED in row and key in known:
@@ -144,7 +142,6 @@ class NetChanges:
             row = merged(row, before)
             if UNCHANGED in row:
                 return False
-        assert self.shape.key_of is not None
         self.delete(old, ts)
         key = self.shape.key_of(row)
         self.fresh.pop(key, None)
@@ -188,7 +185,6 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
     """
 
     def arrive(self, shape: TargetShape, row: Tuple, version: "RowVersion | None" = None) -> None:
-        assert shape.key_of is not None
         keys, key = self.setdefault(shape, {}), shape.key_of(row)
         first, rows = keys.get(key, KeyOwners())
         keys[key] = KeyOwners(first, (*rows, ArrivedRow(row, version)))

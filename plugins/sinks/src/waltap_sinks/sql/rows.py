@@ -116,7 +116,6 @@ class RowWriter:
         )
 
     def _keys(self, table: BoundTable, rows: Sequence[Tuple]) -> list[Any]:
-        assert table.shape.key_of is not None
         return list(map(table.shape.key_of, rows))
 
     def require(

@@ -93,9 +93,8 @@ class TargetShape:
         )
         by_index = {column.index: column for column in self.columns}
         self.key = tuple(by_index[index] for index in identifying)
-        self.key_of: Callable[[Tuple], Any] | None = (
-            itemgetter(*identifying) if identifying else None
-        )
+        if identifying:  # a shape without a key has no such function
+            self.key_of: Callable[[Tuple], Any] = itemgetter(*identifying)
 
     def leave_out(self, indexes: Collection[int]) -> None:
         """Leave out the columns at these indexes, except columns of the key."""
@@ -263,7 +262,9 @@ class HistoryShape(TargetShape):
             TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
             for n, column in enumerate(computed)
         )
-        self.key, self.key_of, self.deferrable = base.key, base.key_of, base.deferrable
+        self.key, self.deferrable = base.key, base.deferrable
+        if base.key:
+            self.key_of = base.key_of
         self.valid_to, self.current = prefix + "valid_to", prefix + "is_current"
 
 

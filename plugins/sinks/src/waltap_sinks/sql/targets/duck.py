@@ -54,8 +54,7 @@ MADE: Final = """
 """
 # Columns are as they are written in the statement.
 INDEXES: Final = MADE.replace(
-    "sql FROM duckdb_tables",
-    "sql, is_unique, expressions::VARCHAR[] FROM duckdb_indexes",
+    "sql FROM duckdb_tables", "sql, is_unique, expressions::VARCHAR[] FROM duckdb_indexes"
 )
 
 WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))

@@ -326,9 +326,7 @@ class MysqlTarget(SqlTarget):
         # set them by their keys if they have values of others, or rows that refer to them.
         if table.only_key:
             return super().upsert(table, rows, keep=keep)
-        key_of = table.shape.key_of
-        assert key_of is not None
-        keys = [key_of(row) for row in rows]
+        keys = list(map(table.shape.key_of, rows))
         if keep:
             super().upsert(table, rows, keep=True)
             return self.holding(table, keys)  # an existing row may have another key

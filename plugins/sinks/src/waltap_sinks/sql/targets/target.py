@@ -509,11 +509,7 @@ class SqlTarget(abc.ABC):
         return self._update(table, columns, rows, self.on_conflict(table, keep=True))
 
     def _update(
-        self,
-        table: BoundTable,
-        columns: Sequence[TargetColumn],
-        rows: Sequence[Tuple],
-        ending: str,
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple], ending: str
     ) -> int:
         sent = {column.index for column in columns}
         chosen = [column for column in table.written if column.source.index in sent]
