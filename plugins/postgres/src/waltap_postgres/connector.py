@@ -447,6 +447,9 @@ class PostgresConnector(Connector):
 
     # --- snapshot -----------------------------------------------------------------------------
 
+    def snapshot_tables(self) -> list[str]:
+        return [table.relation.name for table in self._snapshot_tables()]
+
     def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
         yield from self._snapshot.pieces(*self._begin_snapshot(), start)
 

@@ -14,7 +14,12 @@ from waltap.pipeline.runtime.channels import INCREMENTAL, INITIAL, PipelineChann
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.snapshot.chunk_source import SnapshotChunk
 from waltap.ports.source.connector import Connector, SourceLacks, StartPosition
-from waltap.ports.source.roles import SnapshotHoldingSource, SnapshotSharingSource, tables_of
+from waltap.ports.source.roles import (
+    SnapshotHoldingSource,
+    SnapshotListingSource,
+    SnapshotSharingSource,
+    tables_of,
+)
 from waltap.services.monitor.counts import SnapshotTableProgress
 
 log = logging.getLogger(__name__)
@@ -219,8 +224,7 @@ class SnapshotPhase:
 
     def _delivered(self, connector: Connector, start: StartPosition) -> bool:
         delivery, report = self._delivery, self._report
-        captured = tables_of(connector).captured_tables().values() if self._notified else ()
-        report.started(sorted(set(captured)))
+        report.started(self._tables(connector) if self._notified else [])
         chunks = self._chunks(connector, start)
         if chunks is not None:
             return self._read_by_sink(chunks)
@@ -230,6 +234,11 @@ class SnapshotPhase:
         delivery.drain()
         delivery.flush()
         return False
+
+    def _tables(self, connector: Connector) -> list[str]:
+        if isinstance(connector, SnapshotListingSource):
+            return sorted(connector.snapshot_tables())
+        return sorted(set(tables_of(connector).captured_tables().values()))
 
     def _pieces(self, connector: Connector, start: StartPosition) -> Iterator[SnapshotRows]:
         first = True

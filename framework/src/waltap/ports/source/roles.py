@@ -132,6 +132,17 @@ class SnapshotHoldingSource(Protocol):
 
 
 @runtime_checkable
+class SnapshotListingSource(Protocol):
+    """A source whose snapshots read other tables than it captures."""
+
+    def snapshot_tables(self) -> list[str]:
+        """Return schema.table of the tables that a snapshot reads.
+
+        Raises: SourceError.
+        """
+
+
+@runtime_checkable
 class SnapshotSharingSource(SnapshotHoldingSource, Protocol):
     """A source whose snapshot other processes can read."""
 
