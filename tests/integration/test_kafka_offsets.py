@@ -5,13 +5,15 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
-from tests.harness.kafka import create, read_all
+from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
+from tests.harness.kafka import allow, create, read_all
+from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.shop import Shop
 
@@ -94,6 +96,27 @@ def test_an_offset_of_the_state_folder_goes_into_the_topic(kafka, topic, tmp_pat
     assert kept.load() == NEW
     assert store(kafka, topic, tmp_path / "elsewhere/p").load() == NEW
     assert read_all(kafka.bootstrap, topic)[-1].key() == b'["p",{"waltap":"offset"}]'
+
+
+def test_an_offset_that_may_not_be_read_is_no_missing_one(kafka, topic, tmp_path):
+    store(kafka, topic, tmp_path / "p").store(OLD)
+    login = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader", "sasl.password": "reader-secret",
+    }  # fmt: skip
+    named = {f"offset.storage.producer.{name}": value for name, value in login.items()}
+    given = {"offset.storage.bootstrap.servers": kafka.sasl, "offset.storage.producer.NAME": named}
+    elsewhere = store(kafka, topic, tmp_path / "elsewhere" / "p", **given)
+    with pytest.raises(KafkaOffsetTopicUnusable, match="authorization"):
+        elsewhere.load()
+    allow(kafka.bootstrap, "reader", ResourceType.TOPIC, topic, AclOperation.READ)
+
+    def read() -> bool:  # the broker takes note of rights in its own time
+        with suppress(KafkaOffsetTopicUnusable):
+            return elsewhere.load() == OLD
+        return False
+
+    until(read, "the right to read")
 
 
 def test_a_topic_that_forgets_and_a_record_that_is_none_are_refused(kafka, topic, tmp_path):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
@@ -83,11 +83,26 @@ class KafkaOffsetStore(OffsetStore):
 
     def _last(self) -> bytes | None:
         admin = self._clients.admin(self._clients.connection)
-        if self._topic not in self._clients.reach(admin).topics:
+        if not self._exists(admin):
             return None
         # An uncommitted record is valid, too, and one of a process that hangs would delay the others.
         settings = {**self._clients.connection, "isolation.level": "read_uncommitted"}
         return last_value(settings, admin, self._topic, self._key, lambda: False)
+
+    def _exists(self, admin: AdminClient) -> bool:
+        """Return whether the topic exists.
+
+        Raises: SinkError, KafkaException. A list of topics would lack one without a right to it.
+        """
+        self._clients.reach(admin)
+        asked = TopicCollection([self._topic])
+        try:
+            admin.describe_topics(asked, request_timeout=WAIT_S)[self._topic].result()
+        except KafkaException as raised:
+            if kafka_error(raised).code() not in MISSING:
+                raise
+            return False
+        return True
 
     def _write(self, value: bytes | None) -> None:
         # One producer keeps the order of its records.
@@ -97,6 +112,9 @@ class KafkaOffsetStore(OffsetStore):
         reported = delivery_reports(
             made, self._topic, value, self._key, WAIT_S, partition=PARTITION
         )
+        # The commit names the reason why the record of a transaction failed.
+        if reported and self._fencing:
+            made.commit_transaction(WAIT_S)
         if not reported or reported[0] is not None:
             trouble = reported[0] if reported else self._clients.watch.trouble
             # A producer that failed fatally never recovers, and a transaction without its record
@@ -104,8 +122,6 @@ class KafkaOffsetStore(OffsetStore):
             if self._fencing or (reported and reported[0] is not None and reported[0].fatal()):
                 self._producer = None
             self._fail("it takes no record" if trouble is None else trouble.str())
-        if self._fencing:
-            made.commit_transaction(WAIT_S)
 
     def _opened(self) -> Producer:
         """Return a producer for a topic that keeps its records.
@@ -113,7 +129,7 @@ class KafkaOffsetStore(OffsetStore):
         The topic is created if it is missing.
         """
         admin, created = self._clients.admin(self._clients.connection), False
-        if self._topic not in self._clients.reach(admin).topics:
+        if not self._exists(admin):
             wanted = position_topic(self._topic)
             wanted.replication_factor = self._replicas
             try:
