@@ -7,13 +7,21 @@ import time
 from typing import Final
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 
 from waltap.changes.transactions.transaction import Notification
 from waltap.errors import SinkError
 from waltap.ports.signals.inbox import parsed_signal
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.client import PASSING, REFUSALS, KafkaClients, kafka_error
+from waltap_kafka.client import MISSING, PASSING, REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 
@@ -30,8 +38,8 @@ MOST: Final = 500
 class KafkaSignals:
     """Read signals from partition 0 of a topic.
 
-    Each poll reads to the current end and commits that offset for the consumer group. The very
-    first start also reads older records.
+    Each poll reads to the current end and commits that offset for the consumer group, with the
+    topic's id. The very first start also reads older records.
     """
 
     def __init__(self, properties: KafkaSignalProperties) -> None:
@@ -48,6 +56,8 @@ class KafkaSignals:
                 "auto.offset.reset": "earliest",
             }
         )
+        self._admin = self._clients.admin(self._clients.connection)
+        self._topic_id = ""
         self._at: int | None = None
         # Records before `_at` whose commit has no answer yet.
         self._uncommitted: list[Message] = []
@@ -61,12 +71,12 @@ class KafkaSignals:
             if not self._uncommitted and not self._read(consumer):
                 return []
             # Commit before the pipeline acts: a crash must not repeat a signal.
-            done = TopicPartition(self._topic, PARTITION, self._at or 0)
+            done = TopicPartition(self._topic, PARTITION, self._at or 0, self._topic_id)
             consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
             code = kafka_error(raised).code()
             # The client has this code for brokers that are away, too.
-            if code == KafkaError._UNKNOWN_PARTITION:
+            if code in MISSING or code == KafkaError._UNKNOWN_PARTITION:
                 self._require_topic(consumer)
             elif code not in PASSING:
                 # Before the first record a poll only gives the reason why no coordinator answers.
@@ -110,9 +120,14 @@ class KafkaSignals:
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        # Without a commit the offset is negative. Retention may have deleted a committed one. One
-        # beyond the end is of a former topic of that name, whose commits the broker deletes.
-        at = noted.offset if first <= noted.offset <= end else first
+        described = self._admin.describe_topics(
+            TopicCollection([self._topic]), request_timeout=ASK_S
+        )
+        self._topic_id = str(described[self._topic].result().topic_id)
+        # The broker may still have the commit of a former topic of that name.
+        former = noted.metadata not in {None, "", self._topic_id}
+        # Without a commit the offset is negative. Retention may have deleted a committed one.
+        at = noted.offset if first <= noted.offset <= end and not former else first
         # After a failure, records behind the last commit are read again.
         if at != self._at:
             consumer.assign([TopicPartition(self._topic, PARTITION, at)])
