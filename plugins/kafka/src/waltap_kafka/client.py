@@ -269,14 +269,14 @@ class KafkaClients:
 
     # --- failures ---
 
-    def refused(self, error: KafkaError) -> SinkError:
+    def refused(self, error: KafkaError, where: str = "") -> SinkError:
         text, servers = redacted(error.str()), self._servers
         if error.code() not in REFUSALS:
             return KafkaUnreachable(
                 f"Kafka at {servers} cannot be reached: {text}", servers=servers
             )
         return KafkaRefused(
-            f"Kafka at {servers} refuses: {text}",
+            f"{where}Kafka at {servers} refuses: {text}",
             servers=servers,
             positions=self.position_topic,
             transactional_id=self.transactional_id,
@@ -311,7 +311,7 @@ class KafkaClients:
             problem = f"{where}{size} bytes of a record, or of its batch, are too large: {text}"
             return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
         if code in REFUSALS | AWAY:
-            return self.refused(error)
+            return self.refused(error, where)
         missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
         if missing and not self._creates_topics:
             return KafkaTopicMissing(f"{where}{text}", topic=topic)

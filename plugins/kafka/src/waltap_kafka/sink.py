@@ -23,7 +23,7 @@ from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaRecordTooLarge, KafkaTopicIllegal
 from waltap_kafka.properties import LEGAL, KafkaSinkProperties
 from waltap_kafka.topics import OversizePolicy, TopicCreator
-from waltap_kafka.transaction import KafkaTransactions
+from waltap_kafka.transaction import ENDED, KafkaTransactions
 
 log = logging.getLogger(__name__)
 
@@ -324,6 +324,10 @@ class KafkaSink(Sink):
                 except BufferError:
                     self._wait_for_room(producer)
                 except KafkaException as raised:
+                    # An earlier record ended the transaction, and its report has the cause.
+                    if kafka_error(raised).code() in ENDED:
+                        producer.poll(0)
+                        raise
                     error = self._named(kafka_error(raised), record)
                     if not isinstance(error, KafkaRecordTooLarge):
                         raise error from raised

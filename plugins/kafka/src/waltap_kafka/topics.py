@@ -61,7 +61,7 @@ class TopicCreator:
         self,
         client: AdminClient,
         properties: KafkaSinkProperties,
-        refused: Callable[[KafkaError], SinkError],
+        refused: Callable[[KafkaError, str], SinkError],
         check_wait: Callable[[], None],
     ) -> None:
         """Take ``check_wait``, which raises if a wait for an answer must end."""
@@ -149,7 +149,7 @@ class TopicCreator:
     def _failure(self, name: str, what: str, error: KafkaError) -> SinkError:
         text = f"topic {name} cannot {what}: {redacted(error.str())}"
         if error.code() in REFUSALS:
-            return self._refused(error)
+            return self._refused(error, f"topic {name}: ")
         # During a restart every broker may be fenced, so that no broker can get a replica.
         fenced = error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
         if fenced or error.retriable() or error.code() in AWAY:

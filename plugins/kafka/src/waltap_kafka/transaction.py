@@ -27,6 +27,8 @@ STEP_S: Final = 0.5
 INIT_S: Final = 60.0
 ABANDON_S: Final = 2.0
 TIMEOUT: Final = "producer.transaction.timeout.ms"
+# The producer or its transaction had an error before this call.
+ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._STATE})
 
 
 class KafkaTransactions:
@@ -119,7 +121,7 @@ class KafkaTransactions:
 
     def reason(self, error: KafkaError) -> KafkaError:
         """Return ``error``, or the cause that ended the producer or its transaction."""
-        if error.code() in {KafkaError._FATAL, KafkaError._STATE}:
+        if error.code() in ENDED:
             try:
                 self._producer.begin_transaction()
             except KafkaException as raised:
