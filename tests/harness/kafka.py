@@ -51,7 +51,12 @@ def allow(
 
 def limit(bootstrap: str, size: int, *topics: str) -> None:
     """Have the broker take no batches of more than ``size`` bytes in ``topics``: it goes by that in its own time."""
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    configure(bootstrap, "max.message.bytes", str(size), *topics)
+
+
+def configure(bootstrap: str, name: str, value: str, *topics: str) -> None:
+    """Give ``topics`` a setting: the broker goes by it in its own time."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     changes = [
         ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]) for topic in topics
     ]

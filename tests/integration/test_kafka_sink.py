@@ -4,6 +4,7 @@ that is away, refuses, or lacks a topic: nothing is confirmed, nothing lost."""
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from pydantic import ValidationError
-from tests.harness.kafka import WAIT_SECONDS, allow, create, limit, partitions, read_all
+from tests.harness.kafka import (
+    WAIT_SECONDS,
+    allow,
+    configure,
+    create,
+    limit,
+    partitions,
+    read_all,
+)
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.servers.postgres import Database
@@ -568,6 +577,22 @@ def begun(place) -> Callable[..., tuple[KafkaTransactions, Any]]:
         return made, producer
 
     return make
+
+
+def test_a_topic_that_forgets_the_position_is_refused_until_it_is_compacted(place):
+    topic = f"{place.topic}.position"
+    create(place.kafka.bootstrap, NewTopic(topic, 1))
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
+    with pytest.raises(KafkaPositionUnusable, match=f"{topic} has cleanup.policy=delete"):
+        place.opened(**once)
+    configure(place.kafka.bootstrap, "cleanup.policy", "compact", topic)  # the remedy
+
+    def opens() -> bool:
+        with suppress(KafkaPositionUnusable):
+            return flushed(place.opened(**once), 1, place.record(b"1")) == at(1)
+        return False
+
+    until(opens, "the policy")
 
 
 def test_a_source_transaction_that_goes_on_waits_for_its_end(place, begun):

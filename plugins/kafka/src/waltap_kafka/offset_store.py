@@ -23,14 +23,20 @@ from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
 from waltap_kafka.client import MISSING, KafkaClients, delivery_reports, kafka_error
 from waltap_kafka.errors import KafkaOffsetTopicUnusable
-from waltap_kafka.position_record import PARTITION, STEP_S, last_value, position_topic
+from waltap_kafka.position_record import (
+    PARTITION,
+    POLICY,
+    STEP_S,
+    forgets,
+    last_value,
+    position_topic,
+)
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
 
 WAIT_S: Final = 60.0
 # librdkafka gives up on a record before `WAIT_S` ends, so that the result is known.
 GIVEN_UP_S: Final = 30.0
 
-POLICY: Final = "cleanup.policy"
 T = TypeVar("T")
 
 
@@ -139,8 +145,7 @@ class KafkaOffsetStore(OffsetStore):
                     raise
             created = True
         policy = self._policy(admin, WAIT_S if created else 0)
-        # Retention deletes a record that is not written again.
-        if "compact" not in policy or "delete" in policy:
+        if forgets(policy):
             self._fail(
                 f"it has {POLICY}={policy}, which forgets a record that is not written again"
             )

@@ -27,6 +27,7 @@ from waltap_kafka.client import AWAY, GROUP_REFUSED, PASSING, REFUSALS, KafkaCli
 from waltap_kafka.errors import KafkaPositionUnusable
 
 PARTITION: Final = 0
+POLICY: Final = "cleanup.policy"
 VERSION: Final = 1
 WAIT_S: Final = 120.0
 # Limit of one question about an offset; it is repeated until `WAIT_S` ends.
@@ -48,8 +49,13 @@ class _StoredPosition(msgspec.Struct):
 def position_topic(name: str) -> NewTopic:
     """Return the definition of the position's topic. It has one partition."""
     # Kafka compacts only closed segments, so small ones keep the topic short.
-    settings = {"cleanup.policy": "compact", "segment.bytes": "1048576", "retention.ms": "-1"}
+    settings = {POLICY: "compact", "segment.bytes": "1048576", "retention.ms": "-1"}
     return NewTopic(name, num_partitions=1, replication_factor=-1, config=settings)
+
+
+def forgets(policy: str) -> bool:
+    """Return whether ``cleanup.policy`` deletes a record that is not written again."""
+    return "compact" not in policy or "delete" in policy
 
 
 def encode(pipeline: str, positions: Positions) -> bytes:

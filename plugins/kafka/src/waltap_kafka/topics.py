@@ -80,7 +80,9 @@ class TopicCreator:
         if name in self.known:
             return
         self.create(_new_topic(name, self._properties))
-        self._ask_limit(name)
+        limit = self.setting(name, "max.message.bytes")
+        if limit.isdecimal():
+            self.limits[name] = int(limit)
         self.known.add(name)
 
     def create(self, topic: NewTopic) -> None:
@@ -124,19 +126,19 @@ class TopicCreator:
             raise self._failure(name, "be looked at", error) from raised
         return True
 
-    def _ask_limit(self, name: str) -> None:
-        """Record the topic's size limit if the broker gives it.
+    def setting(self, topic: str, name: str) -> str:
+        """Return a topic's setting, "" if the broker does not give it.
 
         The user may lack DESCRIBE_CONFIGS.
         """
-        resource = ConfigResource(ResourceType.TOPIC, name)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             found = self._answer(
                 self._client.describe_configs([resource], request_timeout=WAIT_S)[resource]
             )
-            self.limits[name] = int(found["max.message.bytes"].value)
-        except (KafkaException, KeyError, ValueError, TypeError):
-            self.limits.pop(name, None)
+            return str(found[name].value)
+        except (KafkaException, KeyError):
+            return ""
 
     def _answer(self, future: Future[Any]) -> Any:
         """Return the answer, which the client gives or gives up after `WAIT_S`."""

@@ -16,8 +16,15 @@ from waltap.clock import boot_seconds
 from waltap.errors import ConfigurationError, StopRequested
 from waltap.ports.sink.sink import SinkContext
 from waltap_kafka.client import REFUSALS, KafkaClients, kafka_error
-from waltap_kafka.errors import KafkaNotDelivered
-from waltap_kafka.position_record import PARTITION, encode, last_position, position_topic
+from waltap_kafka.errors import KafkaNotDelivered, KafkaPositionUnusable
+from waltap_kafka.position_record import (
+    PARTITION,
+    POLICY,
+    encode,
+    forgets,
+    last_position,
+    position_topic,
+)
 from waltap_kafka.topics import TopicCreator
 
 log = logging.getLogger(__name__)
@@ -60,6 +67,10 @@ class KafkaTransactions:
         self._until_done(self._producer.init_transactions, INIT_S)
         name = clients.position_topic
         topics.create(position_topic(name))
+        policy = topics.setting(name, POLICY)
+        if policy and forgets(policy):
+            text = f"topic {name} has {POLICY}={policy}, which forgets a position"
+            raise KafkaPositionUnusable(f"{text} that is not written again", topic=name)
         held = last_position(clients, admin, context.pipeline, context.stopping)
         # A pipeline without a stored offset starts from the beginning.
         if held is not None and not context.has_offset:
