@@ -7,8 +7,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from waltap.errors import ConfigurationError
-from waltap_kafka.client import CheckedProducer, kafka_error
+from waltap_kafka.client import CheckedProducer, KafkaClients, kafka_error
 from waltap_kafka.client_settings import client_settings
+from waltap_kafka.errors import KafkaNotDelivered, KafkaTransactionExpired
 
 FENCED = KafkaError(KafkaError._FENCED, "another one", fatal=True)
 
@@ -39,6 +40,15 @@ def test_a_fatal_error_in_a_report_is_an_exception(report):
     with pytest.raises(KafkaException) as raised:
         producer.flush(10)
     assert kafka_error(raised.value).code() == KafkaError._FENCED
+
+
+@pytest.mark.parametrize(
+    ("expired", "kind"), [(True, KafkaTransactionExpired), (False, KafkaNotDelivered)]
+)
+def test_a_record_that_waited_for_longer_than_its_transaction_names_the_transaction(expired, kind):
+    clients = KafkaClients("Kafka", "127.0.0.1:1", {}, "producer.", topic="p")
+    error = KafkaError(KafkaError._MSG_TIMED_OUT)
+    assert type(clients.error(error, topic="t", expired=expired)) is kind
 
 
 HANDLER = "sasl.login.callback.handler.class"

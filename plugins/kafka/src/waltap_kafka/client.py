@@ -299,11 +299,11 @@ class KafkaClients:
         """
         code, text = error.code(), redacted(error.str())
         where = f"topic {topic}: " if topic else ""
+        # The broker fences a producer whose transaction timed out by the same codes as one that was
+        # replaced, and the client gives up records with their transaction.
+        if expired and code in FENCED | {KafkaError._MSG_TIMED_OUT}:
+            return KafkaTransactionExpired(f"{where}a transaction took too long: {text}")
         if code in FENCED:
-            # The broker fences a producer whose transaction timed out by the same codes as one
-            # that was replaced.
-            if expired:
-                return KafkaTransactionExpired(f"the broker undid a transaction: {text}")
             return KafkaFenced(
                 f"another instance has taken over: {text}", transactional_id=self.transactional_id
             )
