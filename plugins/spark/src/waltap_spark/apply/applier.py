@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -190,9 +190,7 @@ class OutputApplier:
         except WaltapError:
             self._output.close()
             raise
-        state = msgspec.structs.replace(
-            state, format=self._choice.name, format_values=self._choice.values
-        )
+        state = replace(state, format=self._choice.name, format_values=self._choice.values)
         # only a format that writes in place leaves steps of an unfinished commit
         begun = self._output.begun(state) if self.format.writes_in_place else None
         if begun is not None:
@@ -216,7 +214,6 @@ class OutputApplier:
         return self.state
 
     def close(self) -> None:
-        """Stop the compaction thread and unlock the output."""
         if self._compaction is not None:
             self._compaction.stop()
         self._output.close()
@@ -283,10 +280,10 @@ class OutputApplier:
             return self.state
         started, last = time.monotonic(), self.state
         wanted = {table.name: table for table in asked.values()}
-        before = msgspec.structs.replace(last, tables={**last.tables, **maintained, **wanted})
+        before = replace(last, tables={**last.tables, **maintained, **wanted})
         moves = find_renames(manifests, before.tables)
         tables = moves.applied(before.tables, in_place=self.format.writes_in_place)
-        before = msgspec.structs.replace(before, tables=tables)
+        before = replace(before, tables=tables)
         idle_names = list(idle)
         if moves.renamed:
             due, idle_names = moves.names(due), moves.names(idle)
@@ -332,7 +329,7 @@ class OutputApplier:
         self._output.delete_orphans(commit.given, *(table for table, _error in applied))
         plans = {name: found for name, found in plans.items() if not tables[name].failed}
         rows = sum(group.rows for found in plans.values() for group in found.groups)
-        state = msgspec.structs.replace(
+        state = replace(
             before,
             number=number,
             log_position=log_position,
@@ -404,7 +401,7 @@ class OutputApplier:
         if not moving:
             return before
         moved = self.format.rename_targets(self._spark, tables, moving)
-        return msgspec.structs.replace(before, tables={**tables, **moved})
+        return replace(before, tables={**tables, **moved})
 
     def _maintained(self) -> dict[str, TableState]:
         """Return tables with compaction results since the last commit."""
@@ -477,7 +474,7 @@ class OutputApplier:
         found = TableTask(schema, name, staged=list(table.staged))
         since = table.log_position or NOTHING
         for until in [*(each for each in again if since < each < log_position), log_position]:
-            staged = msgspec.structs.replace(table, staged=tuple(found.staged))
+            staged = replace(table, staged=tuple(found.staged))
             waiting = self._log.manifests(since, until)
             part = plan(waiting, {table.name: staged}, routes).get(table.name)
             if part is not None:
@@ -495,10 +492,8 @@ class OutputApplier:
         """Apply ``found`` to one table, or suspend the table."""
         table = before.tables.get(name) or self._new(found, before)
         if not table.columns:  # no row is stored yet
-            place = self._options.places.of(table.schema, table.table)
-            table = msgspec.structs.replace(table, place=place)
-            mode = self._options.modes.of(table.target_name)
-            table = msgspec.structs.replace(table, mode=mode)
+            table = replace(table, place=self._options.places.of(table.schema, table.table))
+            table = replace(table, mode=self._options.modes.of(table.target_name))
         apply_added_key(table.mode, found.groups)
         suited = self._sessions.get()
         try:
@@ -519,7 +514,7 @@ class OutputApplier:
                 log.error("%s is suspended, other tables continue: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
-            suspended = msgspec.structs.replace(
+            suspended = replace(
                 table,
                 failed=reason,
                 log_position=table.log_position or before.log_position,
@@ -534,7 +529,7 @@ class OutputApplier:
         if table.failed:
             log.info("%s continues", name)
         fine = {"failed": "", "log_position": None, "attempts": (), "waits": (), "damaged": ""}
-        return msgspec.structs.replace(done, **fine, passed=()), None
+        return replace(done, **fine, passed=()), None
 
     def _rows(self, session: SparkSession, table: TableState, found: TableTask) -> int | None:
         """Return about how many rows ``found`` has and meets, None if unknown."""
@@ -544,15 +539,11 @@ class OutputApplier:
         return None if there is None else there + found.rows
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:
-        """Return a table of which nothing is stored yet."""
         name, place = (found.schema, found.table), None
         if self.format.writes_in_place:
             place = free_place(before.tables, name, found.oid)
         return TableState(
-            schema=found.schema,
-            table=found.table,
-            stored_at=place,
-            former_names=found.former_names,
+            schema=found.schema, table=found.table, stored_at=place, former_names=found.former_names
         )
 
 

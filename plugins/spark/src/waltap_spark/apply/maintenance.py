@@ -93,11 +93,7 @@ def maintain(
 
 
 def _in_place(
-    spark: SparkSession,
-    output: SparkOutput,
-    applier: OutputApplier,
-    kind: MergingFormat,
-    name: str,
+    spark: SparkSession, output: SparkOutput, applier: OutputApplier, kind: MergingFormat, name: str
 ) -> MaintenanceResult:
     table = applier.state.tables[name]
     if not table.stored_table.targets or table.failed:

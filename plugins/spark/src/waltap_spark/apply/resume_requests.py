@@ -71,7 +71,6 @@ class ResumeRequests:
         return found
 
     def answered(self, path: str) -> None:
-        """Remove a request that a commit has answered."""
         self._output.store.delete(path)
 
 

@@ -57,9 +57,7 @@ OutputArgument = Annotated[
 ProfileOption = Annotated[
     str | None,
     typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="Profile whose storage.… and spark.… settings are used.",
+        "--profile", metavar="FILE", help="Profile whose storage.… and spark.… settings are used."
     ),
 ]
 SetOption = Annotated[
@@ -252,23 +250,18 @@ def resume(
     table: Annotated[str, typer.Argument(help="The suspended table: SCHEMA.TABLE.")],
     as_text: Annotated[
         bool,
-        typer.Option(
-            "--cast-to-text",
-            help="Store types that do not fit as text, in this table.",
-        ),
+        typer.Option("--cast-to-text", help="Store types that do not fit as text, in this table."),
     ] = False,
     full_refresh: Annotated[
         bool,
         typer.Option(
-            "--full-refresh",
-            help="Discard the table's rows, and begin with later changes.",
+            "--full-refresh", help="Discard the table's rows, and begin with later changes."
         ),
     ] = False,
     skip_damaged: Annotated[
         bool,
         typer.Option(
-            "--skip-damaged",
-            help="Continue without the rows of the named damaged segment.",
+            "--skip-damaged", help="Continue without the rows of the named damaged segment."
         ),
     ] = False,
     profile: ProfileOption = None,

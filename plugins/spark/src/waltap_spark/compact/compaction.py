@@ -13,15 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.planning.column_identity import file_column, older_value
 from waltap_spark.planning.plan import LogFacts, unsent_columns
-from waltap_spark.schema.expression import (
-    EXACT,
-    GONE,
-    column_of,
-    order,
-    sent,
-    temp,
-    unchanged_as,
-)
+from waltap_spark.schema.expression import EXACT, GONE, column_of, order, sent, temp, unchanged_as
 from waltap_spark.schema.schema import (
     LOG_FIELDS,
     common_type,

@@ -64,10 +64,8 @@ class SparkProperties(StorageProperties):
     applier: Literal["embedded", "none"] = declare(
         "applier",
         default="embedded",
-        summary=(
-            "embedded: waltap's own Spark process keeps the tables up to date; none: only the "
-            "change log is written, and `waltap spark apply` runs elsewhere."
-        ),
+        summary="embedded: waltap's own Spark process keeps the tables up to date; none: only the "
+        "change log is written, and `waltap spark apply` runs elsewhere.",
     )
     format: str = declare(
         "format",
@@ -94,79 +92,64 @@ class SparkProperties(StorageProperties):
         "mode",
         common=True,
         default=("scd1",),
-        summary=(
-            "What a table keeps: append (its history), scd1 (its current rows), scd2 (every "
-            "version of each row). TABLE-REGEX:MODE, first match wins; MODE alone is for all "
-            "others."
-        ),
+        summary="What a table keeps: append (its history), scd1 (its current rows), scd2 (every "
+        "version of each row). TABLE-REGEX:MODE, first match wins; MODE alone is for all "
+        "others.",
         examples=("scd2", r"public\.audit.*:append,public\.orders:scd2,scd1"),
         patterns="ruled",
     )
     deletes: CommaList = declare(
         "deletes",
         default=("hard",),
-        summary=(
-            "What a delete does to its row. hard: removes it (in scd2 its version ends); soft: "
-            "marks it with _deleted and _deleted_at; kept: nothing. By table, as mode."
-        ),
+        summary="What a delete does to its row. hard: removes it (in scd2 its version ends); soft: "
+        "marks it with _deleted and _deleted_at; kept: nothing. By table, as mode.",
         examples=("soft", r"public\.orders:soft,hard"),
         patterns="ruled",
     )
     history: CommaList = declare(
         "history",
         default=("keep",),
-        summary=(
-            "Whether SCHEMA.TABLE_changes keeps each table's changes: keep, or none, which "
-            "saves Delta Lake and Iceberg one of two tables per commit. none needs scd1, hard "
-            "deletes and a key. By table, as mode."
-        ),
+        summary="Whether SCHEMA.TABLE_changes keeps each table's changes: keep, or none, which "
+        "saves Delta Lake and Iceberg one of two tables per commit. none needs scd1, hard "
+        "deletes and a key. By table, as mode.",
         examples=("none", r"public\.audit.*:keep,none"),
         patterns="ruled",
     )
     extra_columns: MaybeList = declare(
         "extra.columns",
-        summary=(
-            "Columns of the change log to add to rows, from their last change: _op, "
-            "_commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch."
-        ),
+        summary="Columns of the change log to add to rows, from their last change: _op, "
+        "_commit_lsn, _seq, _lsn, _commit_ts, _xid, _epoch.",
         examples=("_commit_ts,_xid",),
     )
     columns_dropped: CommaList = declare(
         "columns.dropped",
         default=("keep",),
-        summary=(
-            "A column that the source drops, or that is no longer captured: keep it with its "
-            "old values, or drop it, from the history too. By table, as mode."
-        ),
+        summary="A column that the source drops, or that is no longer captured: keep it with its "
+        "old values, or drop it, from the history too. By table, as mode.",
         examples=(r"public\.orders:drop,keep",),
         patterns="ruled",
     )
     columns_names: CommaList = declare(
         "columns.names",
         default=("as-is",),
-        summary=(
-            "Names of columns: as-is, lower (case), or snake (OrderID is order_id). By table, as mode."
-        ),
+        summary="Names of columns: as-is, lower (case), or snake (OrderID is order_id). By table, as "
+        "mode.",
         examples=("snake", r"crm\..*:snake,as-is"),
         patterns="ruled",
     )
     columns_renames: MaybeList = declare(
         "columns.renames",
-        summary=(
-            "Renamed columns: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match wins, with $1 for "
-            "groups; before columns.names. Case counts."
-        ),
+        summary="Renamed columns: COLUMN-REGEX:NAME, of SCHEMA.TABLE.COLUMN, first match wins, with $1 "
+        "for groups; before columns.names. Case counts.",
         examples=(r"crm\..*\.(.*)__c:$1",),
         patterns="renames",
     )
     source_into: MaybeList = declare(
         "source.into",
-        summary=(
-            "Merge tables of several schemas, shards or partitions: "
-            "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without "
-            "@SOURCE the schema names the source. Case matters. Rules by table (mode, …) use "
-            "the target's name."
-        ),
+        summary="Merge tables of several schemas, shards or partitions: "
+        "TABLE-REGEX:SCHEMA.TABLE@SOURCE, first match wins, with $1 for groups; without "
+        "@SOURCE the schema names the source. Case matters. Rules by table (mode, …) use "
+        "the target's name.",
         examples=(r"tenant_(\w+)\.(.*):all.$2@$1",),
         patterns="rules",
     )
@@ -251,9 +234,7 @@ class SparkProperties(StorageProperties):
         unit="s",
     )
     parallel: Positive = declare(
-        "apply.parallel",
-        default=4,
-        summary="Tables that the applier writes at the same time.",
+        "apply.parallel", default=4, summary="Tables that the applier writes at the same time."
     )
     compression: Literal["zstd", "snappy", "lz4", "none"] = declare(
         "compression", default="zstd", summary="Compression of the change log's segments."
@@ -325,30 +306,24 @@ class TargetProperties(Properties):
 
     names: MaybeList = declare(
         "names",
-        summary=(
-            "Names of tables in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is "
-            "TABLE or SCHEMA.TABLE, with $1 for groups. Case matters. The history is "
-            "NAME_changes."
-        ),
+        summary="Names of tables in the catalogue: TABLE-REGEX:NAME, first match wins; NAME is "
+        "TABLE or SCHEMA.TABLE, with $1 for groups. Case matters. The history is "
+        "NAME_changes.",
         examples=(r"public\.orders_changes:orders_audit,crm\.(.*):raw.crm_$1",),
     )
     partition_by: str = declare(
         "partition.by",
         default="",
-        summary=(
-            "Partitions of new tables: TABLE-REGEX:COLUMN,COLUMN;…, first match wins; a history "
-            "is SCHEMA.TABLE/changes. Case matters. Iceberg has transforms too: days(COLUMN), "
-            "bucket(16, COLUMN)."
-        ),
+        summary="Partitions of new tables: TABLE-REGEX:COLUMN,COLUMN;…, first match wins; a history "
+        "is SCHEMA.TABLE/changes. Case matters. Iceberg has transforms too: days(COLUMN), "
+        "bucket(16, COLUMN).",
         examples=(r"public\.orders:region;.*/changes:_op",),
     )
     cluster_by: str = declare(
         "cluster.by",
         default="",
-        summary=(
-            "How rows of new tables are clustered, written as format.partition.by: CLUSTER BY "
-            "of Delta Lake, the sort order of Iceberg and its compaction."
-        ),
+        summary="How rows of new tables are clustered, written as format.partition.by: CLUSTER BY "
+        "of Delta Lake, the sort order of Iceberg and its compaction.",
         examples=(r"public\.orders:customer_id,placed_at",),
     )
     retention_hours: Whole = declare(
@@ -388,11 +363,9 @@ class DeltaTableProperties(TargetProperties):
     catalog: str = declare(
         "catalog",
         default="",
-        summary=(
-            "Spark's name of the catalogue (spark_catalog, or unity.lake with a schema) for the "
-            "tables SCHEMA.TABLE and SCHEMA.TABLE_changes. Default: tables are known by their "
-            "path below the output."
-        ),
+        summary="Spark's name of the catalogue (spark_catalog, or unity.lake with a schema) for the "
+        "tables SCHEMA.TABLE and SCHEMA.TABLE_changes. Default: tables are known by their "
+        "path below the output.",
         examples=("spark_catalog", "unity"),
     )
 
@@ -405,11 +378,9 @@ class IcebergTableProperties(TargetProperties):
     catalog: str = declare(
         "catalog",
         default="",
-        summary=(
-            "Spark's name of the catalogue (lake, or lake.raw with a namespace) for the tables "
-            "SCHEMA.TABLE and SCHEMA.TABLE_changes; Spark's settings define it. Default: a "
-            "Hadoop catalogue in the folder iceberg below the output."
-        ),
+        summary="Spark's name of the catalogue (lake, or lake.raw with a namespace) for the tables "
+        "SCHEMA.TABLE and SCHEMA.TABLE_changes; Spark's settings define it. Default: a "
+        "Hadoop catalogue in the folder iceberg below the output.",
         examples=("lake", "lake.raw"),
     )
     retention_snapshots: int = declare(

@@ -13,7 +13,7 @@ import json
 import logging
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -34,7 +34,7 @@ from waltap_spark.formats.lake_sessions import DELTA, EXTENSIONS
 from waltap_spark.formats.merging import MergingFormat, layout_name
 from waltap_spark.formats.small_files.delta import DeltaTable
 from waltap_spark.formats.small_files.delta_log import FileList
-from waltap_spark.formats.small_files.rows import FILES, SMALL_TABLE
+from waltap_spark.formats.small_files.rows import FILES, SMALL_TABLE, Action
 from waltap_spark.formats.stepwise import (
     BYTES,
     NOWHERE,
@@ -46,7 +46,7 @@ from waltap_spark.formats.stepwise import (
 from waltap_spark.formats.table_format import TableFormatContext, What
 from waltap_spark.formats.work import retyped
 from waltap_spark.schema.expression import literal_of, namespace_of, quoted
-from waltap_spark.schema.schema import digits_of
+from waltap_spark.schema.schema import common_type, digits_of
 from waltap_spark.session.session import is_remote
 from waltap_spark.state.output import TableState, TargetTable
 
@@ -105,8 +105,8 @@ NO_TEXT: Final = re.compile(re.escape(NO_TEXT_OF) + "`(?:[^`]|``)*`")
 # An overwritten table is no longer clustered.
 CLUSTERING: Final = "delta.clustering"
 
-_INTEGERS: Final = ("byte", "short", "integer", "long")
-_ROOM: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+# Digits before the point that Delta wants of a decimal for integers.
+_ROOM: Final = {'"byte"': 10, '"short"': 10, '"integer"': 10, '"long"': 20}
 
 
 log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class DeltaFormat(MergingFormat):
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
-    ) -> Sequence[Callable[[], object]]:
+    ) -> Sequence[Action]:
         query = f"SELECT {retyped(names, types)} FROM {target.at}"
         detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
         divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
@@ -439,18 +439,9 @@ class DeltaFormat(MergingFormat):
         spark.sql(f"INSERT OVERWRITE {at} SELECT * FROM {at} WHERE false")
 
     def widens(self, old: str, new: str) -> bool:
-        before, after = json.loads(old), json.loads(new)
-        if not isinstance(before, str) or not isinstance(after, str):
-            return False
-        if before in _INTEGERS and after in _INTEGERS:
-            return _INTEGERS.index(before) < _INTEGERS.index(after)
-        if after == "double":
-            return before in ("float", "byte", "short", "integer")
-        decimal = digits_of(after)
-        had = (_ROOM[before], 0) if before in _ROOM else digits_of(before)
-        if decimal is None or had is None:
-            return False
-        return decimal[1] >= had[1] and decimal[0] - decimal[1] >= had[0] - had[1]
+        decimal = digits_of(new.strip('"'))
+        room = decimal is None or decimal[0] - decimal[1] >= _ROOM.get(old, 0)
+        return "{" not in old + new and common_type(old, new) == new and room
 
     def stored(self, kind: str) -> str:
         """Return text for times of day, which Delta lacks."""
@@ -521,7 +512,6 @@ def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
 
 
 def _parsed(version: int, text: bytes) -> TableCommit:
-    """Parse one file of Delta's log."""
     for line in text.splitlines():
         try:
             entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
@@ -533,7 +523,6 @@ def _parsed(version: int, text: bytes) -> TableCommit:
 
 
 def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
-    """Return the commit that Delta's log describes by ``info``."""
     operation, parameters = info.get("operation", ""), info.get("operationParameters") or {}
     restored = parameters.get("version") if operation == "RESTORE" else None
     return TableCommit(
@@ -545,5 +534,4 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
 
 
 def _path(at: str) -> str:
-    """Return the path of a table named by path."""
     return at.removeprefix("delta.`").removesuffix("`").replace("``", "`")

@@ -13,7 +13,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
@@ -27,12 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from waltap.base.files.store import safe_name
 from waltap_spark.config.properties import IcebergTableProperties
 from waltap_spark.config.targets import FileLayout
-from waltap_spark.errors import (
-    CatalogueUnreachable,
-    FormatLimit,
-    SessionTaken,
-    VersionGone,
-)
+from waltap_spark.errors import CatalogueUnreachable, FormatLimit, SessionTaken, VersionGone
 from waltap_spark.formats.lake_sessions import ICEBERG
 from waltap_spark.formats.merging import MergingFormat
 from waltap_spark.formats.small_files.iceberg import (
@@ -42,7 +37,7 @@ from waltap_spark.formats.small_files.iceberg import (
     loaded,
     versions_of,
 )
-from waltap_spark.formats.small_files.rows import left_to_spark
+from waltap_spark.formats.small_files.rows import Action, left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit, is_missing
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
 from waltap_spark.formats.work import retyped
@@ -212,7 +207,7 @@ class IcebergFormat(MergingFormat):
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
-    ) -> Sequence[Callable[[], object]]:
+    ) -> Sequence[Action]:
         """Replace the columns, then rewrite all rows from the old version.
 
         Replacing the table would be one commit, but would end the sequence of its versions. Raises:
@@ -227,10 +222,7 @@ class IcebergFormat(MergingFormat):
 
         def exchange() -> None:
             gone = [("deleteColumn", name) for name in types]
-            with (
-                self._transaction(spark, at) as transaction,
-                _unordered(spark, transaction, types),
-            ):
+            with self._transaction(spark, at) as transaction, _unordered(spark, transaction, types):
                 self._update(transaction, [*gone, *_added(spark, types)])
 
         def fill() -> None:
@@ -434,7 +426,6 @@ class IcebergFormat(MergingFormat):
         self._expire(table, at)
 
     def vacuum(self, spark: SparkSession, at: str) -> None:
-        """Expire snapshots, and remove files that no snapshot names."""
         table = self._load(spark, at)
         self._expire(table, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
@@ -534,7 +525,7 @@ class IcebergFormat(MergingFormat):
             raise SessionTaken(text, catalog=OWN)
 
 
-def _twice(act: Callable[[], object]) -> None:
+def _twice(act: Action) -> None:
     """Run an action twice if another pipeline created the same object."""
     try:
         act()
@@ -604,7 +595,6 @@ def _unordered(spark: SparkSession, transaction: Any, types: Mapping[str, str]) 
 
 
 def _added(spark: SparkSession, types: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
-    """Yield the changes that add columns of ``types`` (SQL)."""
     for name, kind in types.items():
         yield "addColumn", None, name, _iceberg_type(spark, kind)
 

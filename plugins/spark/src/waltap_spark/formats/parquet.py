@@ -10,8 +10,8 @@ leaves only files that no commit names. Only this format uses `TableState.base`,
 from collections import Counter
 from typing import ClassVar, Final
 
-import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from waltap_spark.compact.compact_changes import FEW, LoggedChanges, carry_values, compact
@@ -54,7 +54,7 @@ class ParquetFormat(TableFormat):
     def evolve(self, commit: CommitContext, table: TableState, change: TableChange) -> TableState:
         """Change columns and key, after compacting older changes."""
         if change.replaces:
-            table = msgspec.structs.replace(table, base=(), pending=())
+            table = replace(table, base=(), pending=())
         elif table.pending and (
             table.key != change.key
             or change.renames
@@ -70,7 +70,7 @@ class ParquetFormat(TableFormat):
         table, written = self._write_changes(commit, table, rows)
         if table.mode.name == "append":
             return table
-        replaced = msgspec.structs.replace(table, base=(), pending=())
+        replaced = replace(table, base=(), pending=())
         return _without_unused(_with_base(replaced, rows.group, written))
 
     def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
@@ -83,7 +83,7 @@ class ParquetFormat(TableFormat):
             return table
         if _only_adds(table, rows.group):
             return _without_unused(_with_base(table, rows.group, written))
-        table = msgspec.structs.replace(table, pending=(*table.pending, written))
+        table = replace(table, pending=(*table.pending, written))
         # Readers join pending changes by key; changed keys and truncates would need more for each
         # read.
         if rows.group.key_changes or rows.truncates or rows.group.replaces:
@@ -92,7 +92,7 @@ class ParquetFormat(TableFormat):
 
     def truncate(self, commit: CommitContext, table: TableState) -> TableState:
         """Remove the base and pending changes; the history stays."""
-        return _without_unused(msgspec.structs.replace(table, base=(), pending=()))
+        return _without_unused(replace(table, base=(), pending=()))
 
     def read(self, spark: SparkSession, table: TableState, what: What) -> DataFrame:
         if what == "changes" or table.mode.name == "append":
@@ -144,7 +144,7 @@ class ParquetFormat(TableFormat):
             bytes=size,
             unpacked=group.unpacked,
         )
-        return msgspec.structs.replace(table, changes=(*table.changes, written)), written
+        return replace(table, changes=(*table.changes, written)), written
 
     def _compact(
         self, commit: CommitContext, table: TableState, spared: RetainedKeys | None = None
@@ -156,9 +156,7 @@ class ParquetFormat(TableFormat):
         """
         uri = self._output.uri
         ended = tuple(part for part in table.base if part.closed)
-        table = msgspec.structs.replace(
-            table, base=tuple(part for part in table.base if not part.closed)
-        )
+        table = replace(table, base=tuple(part for part in table.base if not part.closed))
         rows, after = self._compacted(commit, table) if table.pending else (None, None)
         frame = current_frame(commit.spark, table, uri, pending=rows, after=after, spared=spared)
         expected = table.stored_rows
@@ -178,7 +176,7 @@ class ParquetFormat(TableFormat):
             finally:
                 frame.unpersist()
             parts = [part for part in parts if part.rows]
-        return msgspec.structs.replace(table, base=(*ended, *parts), pending=())
+        return replace(table, base=(*ended, *parts), pending=())
 
     def _compacted(
         self, commit: CommitContext, table: TableState
@@ -188,9 +186,7 @@ class ParquetFormat(TableFormat):
         The net changes are None where the mode needs every change, or the table has no key.
         """
         rows = changes_frame(commit.spark, table, table.pending, self._output.uri, filled=True)
-        base = current_frame(
-            commit.spark, msgspec.structs.replace(table, pending=()), self._output.uri
-        )
+        base = current_frame(commit.spark, replace(table, pending=()), self._output.uri)
         if table.mode.keeps_past:
             return carry_values(table, table.pending, rows, live_rows(table, base)), None
         if not table.key:
@@ -230,12 +226,12 @@ class ParquetFormat(TableFormat):
         few = [part for part in table.base if part.closed and part.rows < self._options.file_rows]
         if len(few) < self._options.merge_sets:
             return table
-        alone = msgspec.structs.replace(table, base=tuple(few), pending=())
+        alone = replace(table, base=tuple(few), pending=())
         frame = current_frame(commit.spark, alone, self._output.uri)
         epoch = min((part.epoch for part in few if part.epoch), default=0)
         part = self._part(commit, alone, frame, alone.base_rows, epoch, closed=True)
         rest = tuple(each for each in table.base if each not in few)
-        return msgspec.structs.replace(table, base=(part, *rest))
+        return replace(table, base=(part, *rest))
 
     def _merge(self, commit: CommitContext, table: TableState) -> TableState:
         """Merge the oldest change sets of a level if many."""
@@ -264,7 +260,7 @@ class ParquetFormat(TableFormat):
             self._write(commit.spark.read.schema(struct).parquet(*uris), path, rows)
         # Levels as in a log-structured merge: a row is merged a logarithmic number of times.
         level = run[0].level + 1
-        merged = msgspec.structs.replace(
+        merged = replace(
             run[0],
             path=path,
             rows=rows,
@@ -276,7 +272,7 @@ class ParquetFormat(TableFormat):
             key_changes=sum(each.key_changes for each in run),
             key_reused=any(each.key_reused for each in run),
         )
-        return msgspec.structs.replace(
+        return replace(
             table,
             changes=replaced_sets(table.changes, run, [merged]) or table.changes,
             pending=replaced_sets(table.pending, run, [merged]) or table.pending,
@@ -323,7 +319,7 @@ def _without_unused(table: TableState) -> TableState:
         return table
     used = {part.path for part in table.base} | {change.path for change in table.pending}
     changes = tuple(change for change in table.changes if change.path in used)
-    return table if changes == table.changes else msgspec.structs.replace(table, changes=changes)
+    return table if changes == table.changes else replace(table, changes=changes)
 
 
 def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> TableState:
@@ -336,7 +332,7 @@ def _with_base(table: TableState, group: SegmentGroup, written: ChangeSet) -> Ta
         logged=bool(table.mode.columns),
         continuity_id=group.continuity_id,
     )
-    return msgspec.structs.replace(table, base=(*table.base, part))
+    return replace(table, base=(*table.base, part))
 
 
 def _only_adds(table: TableState, group: SegmentGroup) -> bool:
@@ -382,6 +378,6 @@ def _merged_base(
     old = next((part for part in table.base if part.path in paths), None)
     if old is None:
         return table.base
-    part = msgspec.structs.replace(old, path=merged.path, rows=merged.rows)
+    part = replace(old, path=merged.path, rows=merged.rows)
     # some are in the base, some were folded: the old folders stay for it
     return replaced_sets(table.base, run, [part]) or table.base

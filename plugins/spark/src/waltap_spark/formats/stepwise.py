@@ -29,7 +29,7 @@ from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.config.properties import TargetProperties
 from waltap_spark.config.targets import FileLayout, NameClaims
 from waltap_spark.errors import NameTaken, StepDiffers, TargetChanged, first_words
-from waltap_spark.formats.small_files.rows import DriverTable, left_to_spark
+from waltap_spark.formats.small_files.rows import Action, DriverTable, left_to_spark
 from waltap_spark.formats.table_format import CommitContext, TableFormat, TableFormatContext, What
 from waltap_spark.schema.expression import GONE, quoted
 from waltap_spark.schema.schema import LOG_FIELDS, sql_type
@@ -150,7 +150,7 @@ class StepwiseFormat(TableFormat):
         target: TargetTable,
         names: Sequence[str],
         types: Mapping[str, str],
-    ) -> Sequence[Callable[[], object]]:
+    ) -> Sequence[Action]:
         """Return actions that convert columns to other types (SQL).
 
         Each action is one commit. ``names`` are all columns of the table.
@@ -281,7 +281,7 @@ class StepwiseFormat(TableFormat):
         Return whether it was done. A first snapshot of many small tables would otherwise be a Spark
         job for each.
         """
-        commit: Callable[[], object] | None = None
+        commit: Action | None = None
         with left_to_spark(target.at):
             table = self.driver_table(spark, target, small=False)
             stored = None if table is None else table.stored(rows)
@@ -298,7 +298,7 @@ class StepwiseFormat(TableFormat):
         target: TargetTable,
         key: Sequence[str],
         net: Callable[[], pa.Table | None],
-    ) -> Callable[[], object] | None:
+    ) -> Action | None:
         """Return a commit that writes a small table's files again.
 
         The rows of ``net`` replace the rows with their keys; a row with `GONE` only removes. None:
@@ -320,7 +320,7 @@ class StepwiseFormat(TableFormat):
         commit: CommitContext,
         table: TableState,
         target: TargetTable,
-        action: Callable[[], object],
+        action: Action,
         kind: str,
     ) -> TargetTable:
         """Run ``action`` as the next step of ``target``, once.
@@ -357,7 +357,7 @@ class StepwiseFormat(TableFormat):
         table: TableState,
         target: TargetTable,
         note: CommitNote,
-        action: Callable[[], object],
+        action: Action,
     ) -> dict[int, TableCommit]:
         """Run ``action`` as the step of ``note``; return the steps then.
 
@@ -377,9 +377,7 @@ class StepwiseFormat(TableFormat):
             raise self._changed(target, "does not have what was just written")
         return taken
 
-    def beside_others(
-        self, commit: CommitContext, target: TargetTable, action: Callable[[], object]
-    ) -> None:
+    def beside_others(self, commit: CommitContext, target: TargetTable, action: Action) -> None:
         """Run ``action``, and again if another writer of ``target`` was faster."""
         before: list[TableCommit] = []
         for turn in itertools.count(1):

@@ -29,6 +29,7 @@ from waltap.base.files.store import FileStore
 from waltap_sinks.changelog.manifest import LogPosition
 from waltap_spark.compact.compact_changes import (
     LoggedChanges,
+    Rows,
     carry_values,
     compact,
     compact_here,
@@ -114,7 +115,7 @@ class GroupRows:
     """
 
     group: SegmentGroup
-    read: Callable[[], DataFrame]
+    read: Rows
     files: FileStore
     spark: SparkSession | None = None
     spared: RetainedKeys | None = None
@@ -162,9 +163,7 @@ class GroupRows:
         """Return a snapshot's rows in the table's columns."""
         return fresh(table, self._widened(table, filled=True))
 
-    def compacted(
-        self, table: TableState, base: Callable[[], DataFrame], *, live: bool = False
-    ) -> DataFrame:
+    def compacted(self, table: TableState, base: Rows, *, live: bool = False) -> DataFrame:
         """Return one net row for each touched key, with a `GONE` flag.
 
         ``live``: only keys that have a row, without the flag. The key is
@@ -190,7 +189,7 @@ class GroupRows:
         segments = partial(segment_rows, table, self.group, self.files)
         return compact(given, segments=segments, live=live)
 
-    def compacted_here(self, table: TableState, base: Callable[[], DataFrame]) -> pa.Table | None:
+    def compacted_here(self, table: TableState, base: Rows) -> pa.Table | None:
         """Return a small group's flagged net rows, computed here."""
         read = self.read_here(table)
         if read is None or self.spark is None:

@@ -7,6 +7,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from waltap_spark.compact.compact_changes import Rows
+from waltap_spark.formats.small_files.rows import Action
 from waltap_spark.formats.stepwise import ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
@@ -90,13 +92,12 @@ class TableWriter:
         return ""
 
     def at(self, what: str) -> str:
-        """Return the target's name in SQL."""
         return self.table.stored_table.targets[what].at
 
     def done(self, *, epoch: int, continuity_id: str) -> TableState:
         return self.table.with_storage(epoch=epoch, continuity_id=continuity_id)
 
-    def take(self, what: str, action: Callable[[], object], kind: str) -> None:
+    def take(self, what: str, action: Action, kind: str) -> None:
         """Write one step of a kind (`CommitNote.kind`)."""
         now = self.table.stored_table.targets[what]
         target = self._format.take(self.commit, self.table, now, action, kind)
@@ -104,19 +105,12 @@ class TableWriter:
             targets={**self.table.stored_table.targets, what: target}
         )
 
-    def overwrite(
-        self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None = None
-    ) -> None:
+    def overwrite(self, what: What, frame: Rows, rows: pa.Table | None = None) -> None:
         """Replace all rows by the rows of ``frame``; ``rows`` as in `insert`."""
         self.insert(what, frame, rows, replaces=True)
 
     def insert(
-        self,
-        what: What,
-        frame: Callable[[], DataFrame],
-        rows: pa.Table | None,
-        *,
-        replaces: bool = False,
+        self, what: What, frame: Rows, rows: pa.Table | None, *, replaces: bool = False
     ) -> None:
         """Add the rows of ``frame``, or replace all rows by them.
 
@@ -169,7 +163,7 @@ class TableWriter:
         stored = frame.selectExpr(*projection(values)) if values else frame
         replace(self.table.stored_table.targets["current"], stored, self.table.row_key, listed)
 
-    def exchange(self, frame: Callable[[], DataFrame]) -> None:
+    def exchange(self, frame: Rows) -> None:
         """MERGE rows without a key: remove equals of `GONE` rows, add others."""
 
         def action() -> None:

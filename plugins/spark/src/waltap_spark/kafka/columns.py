@@ -71,11 +71,9 @@ def raw_struct(fields: tuple[TopicField, ...]) -> str:
 
 
 def _raw(field: TopicField) -> str:
-    if field.kind == "array":
-        assert field.items is not None
+    if field.kind == "array" and field.items:
         return f"array<{_raw(field.items)}>"
-    if field.kind == "map":
-        assert field.items is not None
+    if field.kind == "map" and field.items:
         if _has_pairs(field):
             return "array<array<string>>"
         return f"map<string, {'string' if _is_variant(field.items) else _raw(field.items)}>"
@@ -132,8 +130,7 @@ def typed_column(field: TopicField, column: str, *, avro: bool, inside: bool = F
         return _number_text(number, f"{column}.scale", inside=inside)
     if field.kind == "bytes":
         return column if avro else f"try_to_binary({column}, 'base64')"
-    if field.kind == "array":
-        assert field.items is not None
+    if field.kind == "array" and field.items:
         inner = typed_column(field.items, "e", avro=avro, inside=True)
         return column if inner == "e" else f"transform({column}, e -> {inner})"
     if field.kind == "map" and not avro and _has_pairs(field):

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from waltap.changes.decode.relation import is_wider, may_change_values
 from waltap_sinks.changelog.manifest import ColumnEntry
@@ -39,7 +39,7 @@ def replaced(table: TableState, *, keeps_rows: bool = False) -> TableState:
 
     ``keeps_rows``: the rows stay, because the mode keeps the past.
     """
-    return msgspec.structs.replace(
+    return replace(
         table,
         base=table.base if keeps_rows else (),
         pending=table.pending if keeps_rows else (),
@@ -155,7 +155,7 @@ def former_columns_renamed(
         fingerprint: {name: continued.get(number, number) for name, number in each.items()}
         for fingerprint, each in gone.version_ids.items()
     }
-    return msgspec.structs.replace(_renamed(table, spares), ids=ids, version_ids=version_ids)
+    return replace(_renamed(table, spares), ids=ids, version_ids=version_ids)
 
 
 def _spare(name: str, taken: Mapping[str, object]) -> str:
@@ -185,7 +185,7 @@ def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
     """
     if not names:
         return table
-    return msgspec.structs.replace(
+    return replace(
         table,
         columns={name: kind for name, kind in table.columns.items() if name not in names},
         ids={name: number for name, number in table.ids.items() if name not in names},
@@ -195,7 +195,7 @@ def forgotten(table: TableState, names: tuple[str, ...]) -> TableState:
 
 def _without(table: TableState, part: BasePart, names: tuple[str, ...]) -> BasePart:
     gone = {file_column(table, part.columns, part.ids, name) for name in names}
-    return msgspec.structs.replace(
+    return replace(
         part,
         columns={name: kind for name, kind in part.columns.items() if name not in gone},
         ids={name: number for name, number in part.ids.items() if name not in gone},
@@ -226,13 +226,13 @@ def identify(
     widened = tuple(_widened(table, group)) if had_rows else ()
     # after a table rewrite the source's catalog no longer has the missing value
     source = {
-        column.name: msgspec.structs.replace(column, missing=table.source[column.name].missing)
+        column.name: replace(column, missing=table.source[column.name].missing)
         if column.missing is None and column.name in table.source
         else column
         for column in group.columns
     }
     hidden = {name: entry for name, entry in table.source.items() if entry.generated}
-    identified = msgspec.structs.replace(
+    identified = replace(
         table,
         key=group.key,
         ids={**table.ids, **ids},
@@ -254,7 +254,7 @@ def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
     def mapped(values: Mapping[str, Value]) -> dict[str, Value]:
         return {changed.get(name, name): value for name, value in values.items()}
 
-    return msgspec.structs.replace(
+    return replace(
         table,
         columns=mapped(table.columns),
         ids=mapped(table.ids),
@@ -271,12 +271,10 @@ def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
     def known(names: Mapping[str, str], had: dict[str, int]) -> dict[str, int]:
         return {**{name: number for name, number in ids.items() if name in names}, **had}
 
-    return msgspec.structs.replace(
+    return replace(
         table,
         ids={**ids, **table.ids},
-        base=tuple(
-            msgspec.structs.replace(part, ids=known(part.columns, part.ids)) for part in table.base
-        ),
+        base=tuple(replace(part, ids=known(part.columns, part.ids)) for part in table.base),
         version_ids={
             fingerprint: known(names, table.version_ids.get(fingerprint, {}))
             for fingerprint, names in table.file_schemas.items()
@@ -378,7 +376,7 @@ def needs_snapshot(table: TableState, snapshot_reason: str) -> TableState:
     if snapshot_reason in table.stale:
         return table
     log.warning("%s needs a new snapshot: %s", table.name, snapshot_reason)
-    return msgspec.structs.replace(table, stale=(*table.stale, snapshot_reason))
+    return replace(table, stale=(*table.stale, snapshot_reason))
 
 
 def file_column(

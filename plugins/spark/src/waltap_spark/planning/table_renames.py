@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from waltap_sinks.changelog.manifest import Manifest, TableEntry
 from waltap_spark.state.output import EntryId, TableState
@@ -105,9 +105,7 @@ class TableRenames:
             table = self._met(before, table)
             more = waits.get((table.schema, table.table), ())
             known = table.failed and table.waits and more
-            found[table.name] = (
-                msgspec.structs.replace(table, waits=joined(table.waits, more)) if known else table
-            )
+            found[table.name] = replace(table, waits=joined(table.waits, more)) if known else table
         return found
 
     def _met(self, before: str, table: TableState) -> TableState:
@@ -120,12 +118,12 @@ class TableRenames:
         if (former_names, known) == (table.former_names, table.oid_epoch):
             return table
         former_names = former_names[-FORMER_MOST:]
-        return msgspec.structs.replace(table, former_names=former_names, oid_epoch=known)
+        return replace(table, former_names=former_names, oid_epoch=known)
 
     def _renamed(self, table: TableState, *, in_place: bool) -> TableState:
         schema, name = self.renamed[table.name]
         stale = tuple(each for each in table.stale if each != DISPLACED)
-        return msgspec.structs.replace(
+        return replace(
             table,
             schema=schema,
             table=name,
@@ -242,9 +240,7 @@ class _Walk:
         if owner is None or owner.name == (entry.schema, entry.table):
             return entry
         known = owner.number is not None and owner.number[1] == entry.oid
-        return (
-            entry if known else msgspec.structs.replace(entry, table=f"{entry.table}@{entry.oid}")
-        )
+        return entry if known else replace(entry, table=f"{entry.table}@{entry.oid}")
 
     def _without_former(self, entry: TableEntry, number: tuple[int, int] | None) -> _Table | None:
         """Return the owner of the entry's name, None if it was renamed."""

@@ -150,9 +150,7 @@ class HostedEngine:
         # If Spark dies, this process sees another parent, and nothing else.
         self._parent = os.getppid()
         self._pipeline = Pipeline(
-            self.file,
-            sink=self._sink,
-            confirmable=self._confirmable if waits else None,
+            self.file, sink=self._sink, confirmable=self._confirmable if waits else None
         )
         self._pipeline.start(self._limits)
 

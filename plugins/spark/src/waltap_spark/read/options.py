@@ -19,13 +19,7 @@ from waltap_spark.state.version_maps import parse_position
 OF_A_LOG = ("path", "reader")
 
 # Options that select a range of a log. Profiles use the snapshot mode and the slot instead.
-OF_A_RANGE = (
-    "startingPosition",
-    "startingTime",
-    "endingPosition",
-    "endingTime",
-    "skipReplaced",
-)
+OF_A_RANGE = ("startingPosition", "startingTime", "endingPosition", "endingTime", "skipReplaced")
 
 KNOWN = (
     "path",

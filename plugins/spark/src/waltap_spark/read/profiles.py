@@ -35,13 +35,7 @@ from waltap_spark.read.stream import (
     read_limit,
     share_of,
 )
-from waltap_spark.read.tasks import (
-    NOWHERE,
-    TaskPlanner,
-    TaskReading,
-    log_position_of,
-    offset_of,
-)
+from waltap_spark.read.tasks import NOWHERE, TaskPlanner, TaskReading, log_position_of, offset_of
 
 OFFSET_VERSION: Final = 2
 

@@ -16,13 +16,7 @@ from waltap.base.files.store import FileStore
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison import HASH_DIGITS, row_text
-from waltap_sinks.comparison.common_text import (
-    ARRAYS,
-    duration,
-    finite,
-    server_text,
-    source_text,
-)
+from waltap_sinks.comparison.common_text import ARRAYS, duration, finite, server_text, source_text
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource

@@ -169,17 +169,13 @@ class SparkSink(ChangeLogSink):
         super().close()
         if self._driver is None:
             return
-        if self._awaited is not None:
-            # The exported snapshot ends with the engine, so Spark cannot read the rest.
+        # The exported snapshot ends with the engine, so Spark cannot read the rest.
+        if self._awaited is not None or (not self._went and self._all_applied()):
             self._driver.abandon()
-        elif self._went:
+        elif self._went or sys.exc_info()[0] is None:
             self._driver.finish()
-        elif self._all_applied():
-            self._driver.abandon()
-        elif sys.exc_info()[0] is not None:  # the engine ends by an error, before anything came
+        else:  # the engine ends by an error, before anything came
             self._driver.leave()
-        else:
-            self._driver.finish()
 
     def _all_applied(self) -> bool:
         try:

@@ -31,6 +31,7 @@ from waltap_spark.formats.small_files.rows import (
     BATCH,
     FILES,
     SMALL_FILE,
+    Action,
     FileSchema,
     atom_of,
     few_rows,
@@ -248,9 +249,7 @@ class DeltaTransaction:
         # The version that the transaction follows, where this process may write.
         self.version = -1 if self.schema is None else int(self._made.readVersion())
 
-    def committing(
-        self, actions: Sequence[Mapping[str, object]], *, replaces: bool
-    ) -> Callable[[], object]:
+    def committing(self, actions: Sequence[Mapping[str, object]], *, replaces: bool) -> Action:
         """Return the commit of entries of the log, as a WRITE.
 
         ``replaces``: the entries follow from all rows, so another writer's commit in between is a
@@ -313,7 +312,7 @@ class DeltaTable:
             self.files = self.file_list(schema.table).at(begun.version)
         return stored
 
-    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object] | None:
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Action | None:
         """Join small files, or replace few ones without deleted rows."""
         files = self.files
         if not replaces:
@@ -324,9 +323,7 @@ class DeltaTable:
             entries = [*map(_removed, files), self._added(rows)]
         return self.transaction.committing(entries, replaces=replaces)
 
-    def replacing(
-        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
-    ) -> Callable[[], object] | None:
+    def replacing(self, key: Sequence[str], rows: pa.Table, gone: pa.Array) -> Action | None:
         """Write files with changed rows again, and join small ones."""
         files, schema = self.files, self.schema
         if files is None or schema is None:

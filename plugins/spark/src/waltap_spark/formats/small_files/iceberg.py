@@ -30,6 +30,7 @@ from waltap_spark.formats.small_files.rows import (
     FILES,
     SMALL_FILE,
     SMALL_TABLE,
+    Action,
     FileSchema,
     atom_of,
     few_rows,
@@ -267,7 +268,7 @@ class IcebergTable:
 
     # --- commits ------------------------------------------------------------------------------------
 
-    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object]:
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Action:
         file = self.written(rows) if rows.num_rows else None
         return functools.partial(self.add, file, replaces=replaces)
 
@@ -282,9 +283,7 @@ class IcebergTable:
             commit = commit if file is None else commit.appendFile(file.java)
         self.commit(commit, self._note(), file)
 
-    def replacing(
-        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
-    ) -> Callable[[], object] | None:
+    def replacing(self, key: Sequence[str], rows: pa.Table, gone: pa.Array) -> Action | None:
         """Rewrite files with changed rows, and small ones together."""
         version, files = self._listed.pop(self._at, (None, None))
         files = files if version is not None and version == self.snapshot else self.files()

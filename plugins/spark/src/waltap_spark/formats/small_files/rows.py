@@ -55,6 +55,9 @@ LEGACY: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyIN
 
 log = logging.getLogger(__name__)
 
+# A commit to do, or the writes of a step.
+Action = Callable[[], object]
+
 File = TypeVar("File")
 
 
@@ -120,16 +123,14 @@ class DriverTable(Protocol):
         """Return ``rows`` as in files; None if Spark must write them."""
         ...
 
-    def adding(self, rows: pa.Table, *, replaces: bool) -> Callable[[], object] | None:
+    def adding(self, rows: pa.Table, *, replaces: bool) -> Action | None:
         """Write ``rows`` as a file; return the commit that adds them.
 
         ``replaces``: they replace all rows.
         """
         ...
 
-    def replacing(
-        self, key: Sequence[str], rows: pa.Table, gone: pa.Array
-    ) -> Callable[[], object] | None:
+    def replacing(self, key: Sequence[str], rows: pa.Table, gone: pa.Array) -> Action | None:
         """Write the files with the keys of ``rows`` again; return the commit.
 
         ``rows``, ``gone`` and None: as `without_keys`.
