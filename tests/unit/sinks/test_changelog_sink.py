@@ -11,10 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
-from waltap.base.files.errors import FilesInUse, FilesUnavailable
+from waltap.base.files.errors import AccessRefused, FilesInUse, FilesUnavailable
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore
@@ -467,3 +468,13 @@ def test_what_was_written_by_a_clock_that_was_ahead_is_retired_with_what_follows
     end = log.manifests()[-1].log_position
     assert log.log.expire(end, before="20260101T000") == 0
     assert log.log.expire(end, before=far) == 2, "the newest stays"
+
+
+def test_credentials_that_azure_lacks_are_no_bug_of_the_sink():
+    """Text and class are those of pyarrow where nobody has logged in."""
+    store = FileStore("abfss://container@account.dfs.core.windows.net/log")
+    text = "Unknown error: N5Azure4Core11Credentials23AuthenticationExceptionE: Failed to get token"
+    with pytest.raises(AccessRefused), store.writing("f"):
+        raise pa.ArrowException(text)
+    with pytest.raises(pa.ArrowInvalid), store.writing("f"):
+        raise pa.ArrowInvalid("rows that do not fit the schema")

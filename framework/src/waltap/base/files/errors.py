@@ -34,7 +34,7 @@ _BUCKET: Final = re.compile(
 _ACCESS: Final = re.compile(
     r"EXPIRED_?TOKEN|ExpiredToken|InvalidToken|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|ACCESS_DENIED"
     r"|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE"
-    r"|REQUEST_EXPIRED|AuthenticationFailed|AuthorizationFailure|PERMISSION_DENIED|UNAUTHENTICATED"
+    r"|REQUEST_EXPIRED|Authentication(?:Exception|Failed)|AuthorizationFailure|PERMISSION_DENIED|UNAUTHENTICATED"
     r"|HTTP status 40[13]|40[13] (?:Forbidden|Unauthorized)"
 )
 _AWAY: Final = re.compile(

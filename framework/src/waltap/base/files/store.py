@@ -545,8 +545,11 @@ class FileStore:
         """Raise `FilesUnavailable` for a refusal in the block."""
         try:
             yield
-        except OSError as cause:
-            raise self._failure(what, cause) from cause
+        except Exception as cause:
+            # pyarrow has no class for some failures of Azure's library.
+            if isinstance(cause, OSError) or type(cause) is pa.ArrowException:
+                raise self._failure(what, cause) from cause
+            raise
 
     def _failure(self, what: str, cause: Exception) -> FilesUnavailable:
         kind = kind_of(cause, remote=self._remote)
