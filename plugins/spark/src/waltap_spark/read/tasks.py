@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -68,22 +69,17 @@ def log_position_of(offset: dict[str, Any]) -> LogPosition:
 NOWHERE: Final = offset_of("", NOTHING)
 
 
+@dataclass(eq=False, repr=False)
 class LogTask(InputPartition):  # type: ignore[misc]
     """Segments that one task reads in order.
 
     Spark pickles it, with the store of the files.
     """
 
-    def __init__(
-        self,
-        segments: list[SegmentRows],
-        limits: RowLimits,
-        location: str,
-        storage: StorageProperties | None,
-    ) -> None:
-        super().__init__(len(segments))
-        self.segments, self.limits = segments, limits
-        self.location, self.storage = location, storage
+    segments: list[SegmentRows]
+    limits: RowLimits
+    location: str
+    storage: StorageProperties | None
 
 
 class TaskReading:
