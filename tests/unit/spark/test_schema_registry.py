@@ -35,13 +35,22 @@ def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address():
 
 
 def test_a_schema_that_is_not_there_concerns_its_event_alone():
-    with server(answering("404 Not Found", "{}")) as url, pytest.raises(EventUnreadable):
+    missing = answering("404 Not Found", '{"error_code": 40403, "message": "Schema 7 not found"}')
+    with server(missing) as url, pytest.raises(EventUnreadable):
         schemas_of(url)("7")
 
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [("500 No", ""), ("401 No", ""), ("200 OK", "{}"), ("200 OK", "["), ("200 OK", "[]")],
+    [
+        ("500 No", ""),
+        ("401 No", ""),
+        ("200 OK", "{}"),
+        ("200 OK", "["),
+        ("200 OK", "[]"),
+        ("404 Not Found", "<html>a proxy</html>"),
+        ("404 Not Found", "[]"),
+    ],  # fmt: skip
 )
 def test_a_registry_that_gives_none_stops_the_topics_without_its_login(status, body):
     with server(answering(status, body)) as url, pytest.raises(TopicsUnreadable) as caught:

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # A registry answers from memory; longer means that it is away.
 _ANSWER_S: Final = 30
+# The error code of Confluent's registry for an unknown id.
+_UNKNOWN_ID: Final = 40403
 
 
 def schemas_of(address: str) -> Callable[[str], str]:
@@ -49,8 +51,9 @@ def _schema_of(address: str, schema_id: str) -> str:
     login = (unquote(place.username), unquote(place.password or "")) if place.username else None
     with closing(HttpClient(timeout_s=_ANSWER_S, auth=login, follow_redirects=True)) as client:
         answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
-    # An unknown id is a bad record (of another registry), other answers may pass.
-    if answer.status == HTTPStatus.NOT_FOUND:
+    # An unknown id is a bad record (of another registry). A wrong address is no fault of the
+    # record, and other answers may pass.
+    if answer.status == HTTPStatus.NOT_FOUND and _error_code(answer.body) == _UNKNOWN_ID:
         raise EventUnreadable(f"{bare} has no schema {schema_id}")
     if answer.problem:
         raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
@@ -58,6 +61,14 @@ def _schema_of(address: str, schema_id: str) -> str:
         return str(json.loads(answer.body)["schema"])
     except (ValueError, KeyError, TypeError) as cause:
         raise TopicsUnreadable(f"schema {schema_id} at {bare}: {cause}") from cause
+
+
+def _error_code(body: bytes) -> object:
+    """Return the error code of a registry's answer, None if it is of another server."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(body), dict):
+            return found.get("error_code")
+    return None
 
 
 _PARTS: Final = {
