@@ -20,6 +20,7 @@ from tests.harness.source_log import PEOPLE, Frame, Offset, SourceLog
 from waltap.base.files.store import FileStore
 from waltap.changes.transactions.position import Position
 from waltap_sinks.changelog import LogPosition
+from waltap_sinks.changelog.reader import LogReaders
 from waltap_spark.errors import (
     ChangesMissing,
     ColumnsGrew,
@@ -409,6 +410,22 @@ def test_a_query_without_changes_reports_that_its_reader_is_alive(log, asked_alo
     log.people("Cid")
     assert log.log.expire(log.newest.log_position, "9") == 1, "what the reader has read"
     assert names(stream, end, latest(stream, end)) == ["Bob", "Cid"]
+
+
+def test_a_reader_begins_where_the_log_does_when_it_is_registered(log, monkeypatch):
+    """Retention, which does not know it yet, removes what the query found first."""
+
+    def register(*given: Any, **named: Any) -> Any:
+        log.log.expire(log.newest.log_position, "9")
+        return register_reader(*given, **named)
+
+    register_reader = LogReaders.register
+    log.people("Ann")
+    log.people("Bob")
+    stream = log.stream(reader="daily")
+    monkeypatch.setattr(LogReaders, "register", register)
+    start = stream.initialOffset()
+    assert names(stream, start, latest(stream, start)) == ["Bob"]
 
 
 def test_a_running_query_notices_that_its_log_was_begun_anew(log, monkeypatch):

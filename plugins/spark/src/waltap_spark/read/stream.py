@@ -62,13 +62,15 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        last, start = self._log.last(), self._options.start
-        log_position, first = start_log_position(self._log, start, last), None
+        last, start, first = self._log.last(), self._options.start, None
+        log_position = start_log_position(self._log, start, last)
+        if self._options.reader:
+            self._log.readers.register(self._options.reader, log_position, by="Spark")
+            # retention may have removed the log's beginning before it knew the reader
+            log_position = start_log_position(self._log, start, last)
         if start.lsn is not None:
             # An LSN that is given before the log has anything is of its first epoch.
             first = FirstLsn(1 if last is None else last.log_position.epoch, start.lsn)
-        if self._options.reader:
-            self._log.readers.register(self._options.reader, log_position, by="Spark")
         return offset_of(self._identity, log_position, first)
 
     def _offset(self, log_position: LogPosition) -> dict[str, Any]:
