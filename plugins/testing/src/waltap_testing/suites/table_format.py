@@ -300,13 +300,8 @@ class TableFormatSuite(RigSuite):
 
         The source's column numbers identify them. Older rows have null in a new column.
         """
-        first = _numbered(relation("shapes", [("id", "int4"), ("n", "int4")], oid=900), 1, 2)
-        then = _numbered(
-            relation("shapes", [("id", "int4"), ("size", "int8"), ("more", "text")], oid=900),
-            1,
-            2,
-            3,
-        )
+        first = _numbered(("id", "int4"), ("n", "int4"))
+        then = _numbered(("id", "int4"), ("size", "int8"), ("more", "text"))
         tables.insert(first, ("1", "5"))
         tables.step()
         tables.insert(then, ("2", "5000000000", "new"))
@@ -392,9 +387,10 @@ class TableFormatSuite(RigSuite):
             assert then.changes(NOTES.name).count() == number
 
 
-def _numbered(table: Relation, *numbers: int) -> Relation:
-    columns = [
+def _numbered(*columns: tuple[str, str]) -> Relation:
+    table = relation("shapes", columns, oid=900)
+    numbered = [
         msgspec.structs.replace(column, number=number)
-        for column, number in zip(table.columns, numbers, strict=True)
+        for number, column in enumerate(table.columns, 1)
     ]
-    return msgspec.structs.replace(table, columns=tuple(columns))
+    return msgspec.structs.replace(table, columns=tuple(numbered))

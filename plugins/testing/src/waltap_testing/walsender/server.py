@@ -93,7 +93,8 @@ class ScriptedWalsender:
         )
         self.database = database
         self.sessions: list[ClientSession] = []
-        self._started_streams = 0
+        # The number of START_REPLICATION commands so far.
+        self.streams = 0
         self._changed = threading.Condition()
         self._since = time.monotonic()
         self._listener: socket.socket | None = None
@@ -127,11 +128,6 @@ class ScriptedWalsender:
     @property
     def unanswered(self) -> list[ReceivedQuery]:
         return [query for session in self.sessions for query in session.unanswered]
-
-    @property
-    def streams(self) -> int:
-        """Return the number of START_REPLICATION commands so far."""
-        return self._started_streams
 
     def wait(self, until: Callable[["ScriptedWalsender"], bool], within: float = 60.0) -> None:
         """Wait until ``until(self)`` is true.
@@ -188,7 +184,7 @@ class ScriptedWalsender:
 
     def _next_script(self) -> StreamScript | None:
         with self._changed:
-            number, self._started_streams = self._started_streams, self._started_streams + 1
+            number, self.streams = self.streams, self.streams + 1
             self._changed.notify_all()
         return self._scripts[number] if number < len(self._scripts) else None
 

@@ -356,7 +356,7 @@ class ClientSession:
     def _wait(self, holds: Callable[[], bool], seconds: float | None) -> bool:
         """Wait until ``holds`` or the timeout; return whether it holds.
 
-        Raises: _ConversationOver when the client leaves first.
+        Raises: _ConversationEnded when the client leaves first.
         """
         with self._changed:
             self._changed.wait_for(lambda: holds() or self._disconnected, seconds)
