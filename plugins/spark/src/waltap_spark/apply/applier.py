@@ -214,6 +214,7 @@ class OutputApplier:
         return self.state
 
     def close(self) -> None:
+        """Stop the compaction thread and unlock the output."""
         if self._compaction is not None:
             self._compaction.stop()
         self._output.close()
@@ -539,6 +540,7 @@ class OutputApplier:
         return None if there is None else there + found.rows
 
     def _new(self, found: TableTask, before: OutputState) -> TableState:
+        """Return a table of which nothing is stored yet."""
         name, place = (found.schema, found.table), None
         if self.format.writes_in_place:
             place = free_place(before.tables, name, found.oid)

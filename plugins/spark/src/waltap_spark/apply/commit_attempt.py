@@ -68,6 +68,7 @@ class CommitAttempt:
     repeats: bool
 
     def table(self, session: SparkSession, table: TableState, found: TableTask) -> TableState:
+        """Apply ``found`` in ``session``; return the resulting table."""
         commit = replace(self.commit, spark=session)
         for group in found.groups:
             found.tried.append(group)

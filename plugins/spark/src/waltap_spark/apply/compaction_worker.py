@@ -65,6 +65,7 @@ class CompactionResult:
 
     @property
     def made(self) -> set[str]:
+        """Return the written files."""
         return self.after.paths() - self.before.paths()
 
 
@@ -163,6 +164,7 @@ class CompactionWorker:
         return worked
 
     def _maintain_one(self, table: TableState, state: OutputState) -> bool:
+        """Compact one table; return whether it needed it."""
         if self._session is None:
             self._session = SizedSession(self._make_session())
             if threading.current_thread() is self._thread:

@@ -71,6 +71,7 @@ class ResumeRequests:
         return found
 
     def answered(self, path: str) -> None:
+        """Remove a request that a commit has answered."""
         self._output.store.delete(path)
 
 

@@ -43,6 +43,7 @@ class RowTerms:
     options: TypeOptions
 
     def context(self, types: "TypeMapper") -> SinkContext:
+        """Return a context for this table alone."""
         identity = self.identity
         return SinkContext(
             pipeline="",
@@ -63,6 +64,7 @@ class AssignedSplits:
 
     @classmethod
     def of(cls, chunks: Sequence[SnapshotChunk], context: SinkContext) -> "AssignedSplits":
+        """Return the ``chunks`` of one table as a message."""
         if context.types is None:
             raise WaltapError("the Spark sink was made without a type mapper")
         described = context.events.describe(chunks[0].relation)

@@ -100,6 +100,7 @@ class SqlPrompt:
             self._say(f"there is no view {view}; \\d lists them")
 
     def _words(self) -> list[str]:
+        """Return the words for Tab: names and keywords."""
         try:
             views, keywords = self._columns(), set(self._keywords())
         except Exception:  # noqa: BLE001 - a view that is gone must not end the line that is typed

@@ -43,6 +43,7 @@ class SqlQueries:
         self._tables: LiveTables
 
     def begin(self) -> None:
+        """Make the views, and print their names."""
         views = self._register()
         notices().print(f"views: {', '.join(map(_in_sql, views))}", style="dim", markup=False)
 

@@ -138,6 +138,7 @@ def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int
 
 
 def _iceberg(output: SparkOutput, folder: str, snapshot: int) -> int | None:
+    """Read the summary of a snapshot in the newest metadata."""
     newest = int(output.store.read(f"{folder}/version-hint.text"))
     metadata = json.loads(output.store.read(f"{folder}/v{newest}.metadata.json"))
     for each in metadata["snapshots"]:

@@ -478,6 +478,7 @@ class _LargeSet:
     # --- frames -----------------------------------------------------------------------------------
 
     def _moved(self) -> DataFrame:
+        """Return the rows that remain, with their values."""
         rows = self._joined(self._listed, "left_anti" if self._lists_others else "left_semi")
         return rows.unionByName(self._filled()) if self._targets else rows
 

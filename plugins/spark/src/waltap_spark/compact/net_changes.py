@@ -312,6 +312,7 @@ def _starts(*columns: Integers) -> Flags:
 
 
 def _ordered(keys: Integers, positions: Sequence[Integers]) -> Integers:
+    """Return the rows by key, then by log order."""
     ahead = np.ones(max(0, len(keys) - 1), bool)
     for position in reversed(positions):
         ahead = (position[1:] > position[:-1]) | ((position[1:] == position[:-1]) & ahead)

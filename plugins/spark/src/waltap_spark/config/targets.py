@@ -129,6 +129,7 @@ class PartitionField:
 
     @property
     def sql(self) -> str:
+        """Return it as in PARTITIONED BY."""
         if not self.transform:
             return quoted(self.column)
         count = f"{self.count}, " if self.count else ""

@@ -512,6 +512,7 @@ def _divided(partition: Sequence[str], cluster: Sequence[str]) -> str:
 
 
 def _parsed(version: int, text: bytes) -> TableCommit:
+    """Parse one file of Delta's log."""
     for line in text.splitlines():
         try:
             entry = json.loads(line) if line.startswith(b'{"commitInfo"') else {}
@@ -523,6 +524,7 @@ def _parsed(version: int, text: bytes) -> TableCommit:
 
 
 def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
+    """Return the commit that Delta's log describes by ``info``."""
     operation, parameters = info.get("operation", ""), info.get("operationParameters") or {}
     restored = parameters.get("version") if operation == "RESTORE" else None
     return TableCommit(
@@ -534,4 +536,5 @@ def _commit(version: int, info: Mapping[str, Any]) -> TableCommit:
 
 
 def _path(at: str) -> str:
+    """Return the path of a table named by path."""
     return at.removeprefix("delta.`").removesuffix("`").replace("``", "`")

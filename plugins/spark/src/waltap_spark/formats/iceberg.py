@@ -426,6 +426,7 @@ class IcebergFormat(MergingFormat):
         self._expire(table, at)
 
     def vacuum(self, spark: SparkSession, at: str) -> None:
+        """Expire snapshots, and remove files that no snapshot names."""
         table = self._load(spark, at)
         self._expire(table, at)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(_java(spark))
@@ -595,6 +596,7 @@ def _unordered(spark: SparkSession, transaction: Any, types: Mapping[str, str]) 
 
 
 def _added(spark: SparkSession, types: Mapping[str, str]) -> Iterator[tuple[object, ...]]:
+    """Yield the changes that add columns of ``types`` (SQL)."""
     for name, kind in types.items():
         yield "addColumn", None, name, _iceberg_type(spark, kind)
 

@@ -30,6 +30,7 @@ class LakeFormat:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def not_ready(self, problem: str, pyspark: str) -> FormatError:
+        """Return the error of a session that lacks the format."""
         needed = {EXTENSIONS: self.extension, **self.settings}
         return FormatNotReady(
             problem,

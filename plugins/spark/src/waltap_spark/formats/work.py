@@ -92,6 +92,7 @@ class TableWriter:
         return ""
 
     def at(self, what: str) -> str:
+        """Return the target's name in SQL."""
         return self.table.stored_table.targets[what].at
 
     def done(self, *, epoch: int, continuity_id: str) -> TableState:

@@ -158,6 +158,7 @@ def placed(
 
 
 def _problem(spread: frozenset[str]) -> Column:
+    """Return why an event is bad, null for a good one."""
     operation = F.coalesce(F.col("op").isin("c", "r", "u", "d", "t"), F.lit(False))
     found = (
         F.when(F.col("op").eqNullSafe("m"), None)

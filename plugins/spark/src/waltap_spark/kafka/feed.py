@@ -187,6 +187,7 @@ class KafkaFeed:
             raise EventUnreadable(f"{more}, the first is {bad[0].described()}")
 
     def _keep(self, events: TopicEvents, bad: list[BadRecord]) -> None:
+        """Write bad records to a file named by position."""
         contents = events.contents(bad)
         lines = []
         for each in bad:

@@ -203,6 +203,7 @@ def _require_free(table: tuple[str, str], fields: tuple[TopicField, ...]) -> Non
 
 
 def _parsed(events: DataFrame, ddl: str) -> DataFrame:
+    """Return events with their rows as structs."""
     kind = f"{literal_of(ddl)}, map('columnNameOfCorruptRecord', '{CORRUPT}')"
     key = "cast(key as string)"
     key = f"coalesce(get_json_object({key}, '$.payload'), {key})"

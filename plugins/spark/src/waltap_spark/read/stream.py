@@ -214,6 +214,7 @@ class _BatchEstimate(NamedTuple):
     files: int = 0
 
     def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_BatchEstimate":
+        """Return this estimate plus the entries of ``manifest``."""
         parts = [part for entry in planner.wanted(manifest) for part in entry.segments]
         return _BatchEstimate(
             self.rows + sum(part.rows for part in parts),
@@ -222,6 +223,7 @@ class _BatchEstimate(NamedTuple):
         )
 
     def beyond(self, limit: object) -> bool:
+        """Return whether the estimate exceeds ``limit``."""
         if not LIMITED:
             return False
         if isinstance(limit, ReadMaxRows):

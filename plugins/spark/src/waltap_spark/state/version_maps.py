@@ -149,6 +149,7 @@ def _versions(table: TableState) -> dict[str, int]:
 def _reached(
     cut: "VersionMap | OutputState", moment: "LogPosition | int | dt.datetime", epoch: int
 ) -> bool:
+    """Return whether a cut is at or before the moment."""
     if isinstance(moment, LogPosition):
         return cut.log_position <= moment
     if isinstance(moment, int):
@@ -169,6 +170,7 @@ def _block(output: SparkOutput, name: str) -> _CutBlock:
 
 
 def _following(versions: Versions, cut: VersionMap) -> Versions:
+    """Return the versions at ``cut``; ``versions`` are those before."""
     replaced = set(cut.was.values())
     stay = {name: each for name, each in versions.items() if name not in replaced}
     moved = {name: versions[had] for name, had in cut.was.items() if had in versions}
@@ -200,6 +202,7 @@ def name_now(output: SparkOutput, state: OutputState, number: int, name: str) ->
 def _as_of(
     state: OutputState, cut: VersionMap, versions: Versions, later: list[VersionMap]
 ) -> OutputState:
+    """Return the tables of ``state`` at ``cut``."""
     tables = {}
     for name, table in state.tables.items():
         then = versions.get(_called_then(name, later), {})
