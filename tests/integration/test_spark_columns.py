@@ -249,6 +249,25 @@ def test_a_history_lists_a_renamed_column_that_was_not_sent_by_its_name_of_now(
     assert [row["_unchanged"] for row in changes.collect()] == [["it's"], ["it's"]]
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_versions_of_a_dropped_table_keep_their_values_when_the_new_one_renames_a_column(
+    delta, tmp_path, table_format
+):
+    modes = ModeRules(modes=("scd2",))
+    rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes)
+    columns = [("id", "int4"), ("a", "text"), ("b", "text")]
+    named = [("id", "int4"), ("first", "text"), ("b", "text")]
+    again = [("id", "int4"), ("first", "text"), ("last", "text")]
+    rig.insert(relation("public.t", columns, numbers=[1, 2, 3], oid=1), ["1", "a1", "b1"])
+    rig.insert(relation("public.t", named, numbers=[1, 2, 3], oid=1), ["2", "a2", "b2"])
+    rig.insert(relation("public.t", named, numbers=[1, 2, 3], oid=2), ["3", "a3", "b3"])
+    rig.insert(relation("public.t", again, numbers=[1, 2, 3], oid=2), ["4", "a4", "b4"])
+    tables = LiveTables(rig.spark, rig.output)
+    for frame in (tables.current("t"), tables.changes("t").where("_op = 'c'")):
+        rows = frame.select("id", "first", "last").collect()
+        assert sorted(map(tuple, rows)) == [(n, f"a{n}", f"b{n}") for n in range(1, 5)]
+
+
 # --- columns and tables that are left out for a while ---------------------------------------------
 
 COLUMNS = [("id", "int4"), ("n", "text"), ("v", "int4")]

@@ -155,7 +155,13 @@ def former_columns_renamed(
         fingerprint: {name: continued.get(number, number) for name, number in each.items()}
         for fingerprint, each in gone.version_ids.items()
     }
-    return replace(_renamed(table, spares), ids=ids, version_ids=version_ids)
+    base = tuple(
+        replace(
+            part, ids={name: continued.get(number, number) for name, number in part.ids.items()}
+        )
+        for part in table.base
+    )
+    return replace(_renamed(table, spares), ids=ids, version_ids=version_ids, base=base)
 
 
 def _spare(name: str, taken: Mapping[str, object]) -> str:
