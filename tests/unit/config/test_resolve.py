@@ -285,6 +285,7 @@ def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("sink.url", {"sink": {"type": "nats-jetstream", "url": "h:4222"}}),
         ("sinks[../../x].name", {"sinks": [{"type": "null", "name": "../../x"}]}),
         ("sink.stream", {"sink": {"type": "nats-jetstream", "url": "nats://h", "stream": "a b"}}),
         ("sink.address", {"sink": {"type": "redis", "address": "redis://h"}}),
@@ -298,6 +299,8 @@ def test_a_pattern_is_one_of_the_whole_value(name, value):
     source = {"type": "postgres", "database.dbname": "d"}
     found = survey(read_tables({"source": source, **value}, "p.toml"), Host()).problems
     assert [problem.property for problem in found] == [name]
+    if name == "sink.url":
+        assert str(found[0]).endswith(", as nats://localhost:4222")
 
 
 def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink():

@@ -465,11 +465,17 @@ class Namespace:
                 if declaration.choices:
                     guess = nearest(value, declaration.choices)
                     message = "is not one of its values"
+                elif error["type"] == "string_pattern_mismatch":
+                    message = "has another form"
+            allowed = declaration.allowed
+            # An example says more than a pattern.
+            if "matching " in allowed and declaration.info.examples:
+                allowed = f"{allowed}, as {declaration.info.examples[0]}"
             problem = PropertyProblem(
                 self._own_name(setting),
                 message[:1].lower() + message[1:],
                 value=value,
-                allowed=declaration.allowed or None,
+                allowed=allowed or None,
                 nearest=guess,
                 native=self._native_name(setting, declaration),
             )
