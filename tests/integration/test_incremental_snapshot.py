@@ -413,7 +413,7 @@ UNUSABLE = [
     *(("execute-snapshot", filtered(condition), says) for condition, says in CONDITIONS),
     ("execute-snapshot", "{not json", "is not JSON"),
     ("execute-snapshot", asks("public.none"), "no such table is captured: public.none"),
-    ("execute-snapshot", asks(), "no such table is captured: "),
+    ("execute-snapshot", asks(), "no such table is captured: the signal names none"),
     ("execute-snapshot", asks("t"), "no such table is captured: t"),
     ("execute-snapshot", asks(*(f"public.n{n}" for n in range(100))), "and 90 more"),
     ("execute-snapshot", asks("pg_catalog.pg_authid"), "no such table is captured"),

@@ -247,7 +247,7 @@ AS = {"database.password": "right"}
         pytest.param({"database.hostname": "no.such.host.invalid"}, "WT-2002", 3, "no.such.host", "database.hostname", id="no such host"),
         pytest.param({"database.user": "capture", "database.password": "wrong"}, "WT-2003", 1,
             'password authentication failed for user "capture"', "ALTER ROLE capture", id="bad password"),
-        pytest.param({"database.user": "capture", "database.password": "${env:HOME}"}, "WT-2003", 1,
+        pytest.param({"database.user": "capture", "database.password": "${env:PATH}"}, "WT-2003", 1,
             "authentication failed", "database.password", id="bad password of the environment"),
         pytest.param({"database.user": "expired", **AS}, "WT-2003", 1,
             'authentication failed for user "expired"', "ALTER ROLE expired VALID UNTIL 'infinity'", id="expired password"),

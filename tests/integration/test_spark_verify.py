@@ -134,7 +134,7 @@ def test_tables_with_all_of_the_log_are_at_the_stored_offset(spark, tmp_path):
     applied = rig.log.end.end_lsn
     assert tables.position() == applied
     assert isinstance(tables, OffsetAwareSource)
-    tables.stored = lambda: applied + 100
+    tables.stored_offset = lambda: applied + 100
     assert tables.position() == applied + 100
     rig.write(TABLE, ROWS[1])
     assert tables.position() == applied, "a change waits in the log"

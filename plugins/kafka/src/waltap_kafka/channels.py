@@ -116,16 +116,18 @@ class KafkaSignals:
         Return whether there is something to commit. Raises: KafkaException.
         """
         partition = TopicPartition(self._topic, PARTITION)
+        described = self._admin.describe_topics(
+            TopicCollection([self._topic]), request_timeout=ASK_S
+        )
+        topic_id = described[self._topic].result().topic_id
+        # Old brokers know no ids, and their client has zeros.
+        self._topic_id = str(topic_id) if topic_id.get_most_significant_bits() else ""
         first, end = consumer.get_watermark_offsets(partition, ASK_S)
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        described = self._admin.describe_topics(
-            TopicCollection([self._topic]), request_timeout=ASK_S
-        )
-        self._topic_id = str(described[self._topic].result().topic_id)
         # The broker may still have the commit of a former topic of that name.
-        former = noted.metadata not in {None, "", self._topic_id}
+        former = self._topic_id and noted.metadata not in {None, "", self._topic_id}
         # Without a commit the offset is negative. Retention may have deleted a committed one.
         at = noted.offset if first <= noted.offset <= end and not former else first
         # After a failure, records behind the last commit are read again.

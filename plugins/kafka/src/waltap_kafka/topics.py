@@ -136,7 +136,7 @@ class TopicCreator:
             found = self._answer(
                 self._client.describe_configs([resource], request_timeout=WAIT_S)[resource]
             )
-            return str(found[name].value)
+            return found[name].value or ""
         except (KafkaException, KeyError):
             return ""
 

@@ -60,6 +60,7 @@ class RangedConnector(Connector, PartitionedSource):
         self.captured_tables, self.existing_tables = first.captured_tables, first.existing_tables
         self.estimate, self.slots, self.drop = first.estimate, first.slots, first.drop
         self.foreign_owned_objects = first.foreign_owned_objects
+        self.snapshot_tables = first.snapshot_tables
 
     def _part(self, number: int, reads: Mapping[str, object]) -> PostgresConnector:
         own = {

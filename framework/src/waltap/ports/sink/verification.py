@@ -125,4 +125,4 @@ class OffsetAwareSource(Protocol):
     """A destination whose own position stays where transactions leave no rows."""
 
     # Returns the stored offset, which `VerificationSource.position` may use; None: unknown.
-    stored: Callable[[], int | None]
+    stored_offset: Callable[[], int | None]

@@ -485,7 +485,7 @@ class IncrementalSnapshots:
             readable = {each.table_id for tables in known.values() for each in tables}
             streamed = as_streamed(requests(signal, arguments, known, self._patterns()), known)
             if not any((request.schema, request.table) in readable for request in streamed):
-                text = some(streamed) or ", ".join(names(arguments)[:3])
+                text = some(streamed) or ", ".join(names(arguments)[:3]) or "the signal names none"
                 raise SignalUnusable(f"no such table is captured: {text}")
             if any(request.blocking for request in streamed):
                 return lambda _now: self._block(streamed, readable)

@@ -143,7 +143,7 @@ class ComparableLog:
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
         # Returns the stored offset: the log has everything before it, also where nothing was written.
-        self.stored: Callable[[], int | None] = lambda: None
+        self.stored_offset: Callable[[], int | None] = lambda: None
         self._entries: dict[str, TableEntry] = {}
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class ComparableLog:
     def position(self) -> int | None:
         """Return the later of the newest manifest and the stored offset."""
         last = self._log.last()
-        return None if last is None else max(last.log_position.end_lsn, self.stored() or 0)
+        return None if last is None else max(last.log_position.end_lsn, self.stored_offset() or 0)
 
     def tables(self) -> list[ComparedTable]:
         self._entries = {}

@@ -420,7 +420,7 @@ def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource
         raise _keeps_nothing(sink)
     opened = sink.spec.verification_source(sink.properties, profile.name)
     if isinstance(opened, OffsetAwareSource) and not profile.branches:
-        opened.stored = partial(_stored_lsn, profile)
+        opened.stored_offset = partial(_stored_lsn, profile)
     return opened
 
 

@@ -156,7 +156,7 @@ class SparkTables:
         self._tables, self._wanted, self._owns_session = tables, wanted, owns_session
         self._log, self._memory = log, memory
         # Returns the stored offset: the log has everything before it, also where nothing was written.
-        self.stored: Callable[[], int | None] = lambda: None
+        self.stored_offset: Callable[[], int | None] = lambda: None
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Turn Spark's failures in the block into errors with a code."""
@@ -173,7 +173,7 @@ class SparkTables:
 
         With all of the log applied it is the stored offset, if that is later.
         """
-        stored = self.stored()
+        stored = self.stored_offset()
         # It is read after the offset, so the log's end is not before that.
         end = None if stored is None or self._log is None else self._log.end
         state = self._tables.refresh().state
