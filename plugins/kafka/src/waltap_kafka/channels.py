@@ -116,13 +116,13 @@ class KafkaSignals:
         Return whether there is something to commit. Raises: KafkaException.
         """
         partition = TopicPartition(self._topic, PARTITION)
+        first, end = consumer.get_watermark_offsets(partition, ASK_S)
         described = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=ASK_S
         )
         topic_id = described[self._topic].result().topic_id
         # Old brokers know no ids, and their client has zeros.
         self._topic_id = str(topic_id) if topic_id.get_most_significant_bits() else ""
-        first, end = consumer.get_watermark_offsets(partition, ASK_S)
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
