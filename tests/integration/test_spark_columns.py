@@ -268,6 +268,18 @@ def test_versions_of_a_dropped_table_keep_their_values_when_the_new_one_renames_
         assert sorted(map(tuple, rows)) == [(n, f"a{n}", f"b{n}") for n in range(1, 5)]
 
 
+def test_kept_rows_of_a_dropped_table_keep_their_values_before_they_are_compacted(delta, tmp_path):
+    modes = ModeRules(modes=("scd2",), deletes=("kept",))
+    rig = Rig(tmp_path, delta, "parquet", parallel=1, modes=modes)
+    for oid, *names in ((1, "a", "b"), (1, "x", "b"), (1, "b", "x"), (2, "x")):
+        columns = [("id", "int4"), *((name, "text") for name in names)]
+        table = relation("public.t", columns, numbers=range(1, len(columns) + 1), oid=oid)
+        number = str(rig.log.end.end_lsn)
+        rig.insert(table, [number, *(f"{name}{oid}" for name in names)])
+    rows = LiveTables(rig.spark, rig.output).current("t").orderBy("id").select("x").collect()
+    assert [row["x"] for row in rows] == ["b1", "b1", "x1", "x2"]
+
+
 # --- columns and tables that are left out for a while ---------------------------------------------
 
 COLUMNS = [("id", "int4"), ("n", "text"), ("v", "int4")]

@@ -127,7 +127,7 @@ def test_who_looks_while_both_sides_are_written_finds_what_is_so(
 
 
 def test_tables_with_all_of_the_log_are_at_the_stored_offset(spark, tmp_path):
-    """A transaction without captured rows leaves nothing in the log, and a difference is none that is late."""
+    """A transaction without captured rows leaves nothing in the log, so a difference is not late."""
     rig = Rig(tmp_path, spark)
     rig.insert(TABLE, ROWS[0])
     tables = SparkTables(LiveTables(rig.spark, rig.output), log=rig.log)

@@ -1,5 +1,6 @@
 """Schemas of Avro events in topics, asked of a real HTTP server."""
 
+import json
 import socket
 from base64 import b64encode
 from collections.abc import Callable
@@ -34,8 +35,9 @@ def test_a_schema_is_asked_for_once_and_with_the_login_of_the_address():
     assert b"Basic " + login in seen[0]
 
 
-def test_a_schema_that_is_not_there_concerns_its_event_alone():
-    missing = answering("404 Not Found", '{"error_code": 40403, "message": "Schema 7 not found"}')
+@pytest.mark.parametrize("code", [40401, 40403])
+def test_a_schema_that_is_not_there_concerns_its_event_alone(code):
+    missing = answering("404 Not Found", json.dumps({"error_code": code, "message": "not found"}))
     with server(missing) as url, pytest.raises(EventUnreadable):
         schemas_of(url)("7")
 
@@ -50,6 +52,7 @@ def test_a_schema_that_is_not_there_concerns_its_event_alone():
         ("200 OK", "[]"),
         ("404 Not Found", "<html>a proxy</html>"),
         ("404 Not Found", "[]"),
+        ("404 Not Found", '{"error_code": 404}'),
     ],  # fmt: skip
 )
 def test_a_registry_that_gives_none_stops_the_topics_without_its_login(status, body):

@@ -116,9 +116,10 @@ class CommitAttempt:
             if past:
                 # rows of the dropped table end, and stay as its past
                 gone = self._end(commit, table, group)
-                types = self._readable_types(commit, gone, group)
                 table = replaced(gone, keeps_rows=True)
-                table = former_columns_renamed(table, gone, group, types, {})
+                if not self.format.writes_in_place:
+                    types = self._readable_types(commit, gone, group)
+                    table = former_columns_renamed(table, gone, group, types, {})
             else:
                 gone, table = table, self.format.truncate(commit, replaced(table))
                 table = self._with_spare_names(commit, gone, table, group)

@@ -105,7 +105,7 @@ NO_TEXT: Final = re.compile(re.escape(NO_TEXT_OF) + "`(?:[^`]|``)*`")
 # An overwritten table is no longer clustered.
 CLUSTERING: Final = "delta.clustering"
 
-# Digits before the point that Delta wants of a decimal for integers.
+# Digits before the point that Delta needs in a decimal to widen an integer to it.
 _ROOM: Final = {'"byte"': 10, '"short"': 10, '"integer"': 10, '"long"': 20}
 
 

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 # A registry answers from memory; longer means that it is away.
 _ANSWER_S: Final = 30
-# The error code of Confluent's registry for an unknown id.
-_UNKNOWN_ID: Final = 40403
+# A registry's error codes for an unknown id: Confluent's is the last; Apicurio has the others, too.
+_UNKNOWN_ID: Final = frozenset({40401, 40402, 40403})
 
 
 def schemas_of(address: str) -> Callable[[str], str]:
@@ -53,7 +53,7 @@ def _schema_of(address: str, schema_id: str) -> str:
         answer = client.send("GET", f"{bare}/schemas/ids/{schema_id}")
     # An unknown id is a bad record (of another registry). A wrong address is no fault of the
     # record, and other answers may pass.
-    if answer.status == HTTPStatus.NOT_FOUND and _error_code(answer.body) == _UNKNOWN_ID:
+    if answer.status == HTTPStatus.NOT_FOUND and _error_code(answer.body) in _UNKNOWN_ID:
         raise EventUnreadable(f"{bare} has no schema {schema_id}")
     if answer.problem:
         raise TopicsUnreadable(f"schema {schema_id} at {bare}: {answer.problem}")
@@ -64,7 +64,7 @@ def _schema_of(address: str, schema_id: str) -> str:
 
 
 def _error_code(body: bytes) -> object:
-    """Return the error code of a registry's answer, None if it is of another server."""
+    """Return the error code of a registry's answer, None if another server sent it."""
     with suppress(ValueError):
         if isinstance(found := json.loads(body), dict):
             return found.get("error_code")

@@ -138,11 +138,8 @@ def former_columns_renamed(
     continue under its numbers, also where files name them differently.
     """
     new = _ids(table, group.columns)
-    continued = {
-        number: new[name]
-        for name, number in gone.ids.items()
-        if name in new and name in types and name not in spares
-    }
+    names = {name for name in gone.ids if name in new and name in types and name not in spares}
+    continued = {gone.ids[name]: new[name] for name in names}
     called = {(name, number) for each in gone.version_ids.values() for name, number in each.items()}
     otherwise = {number for name, number in called if gone.ids.get(name) != number}
     ids = {
@@ -151,6 +148,8 @@ def former_columns_renamed(
         if name in spares
         or (name not in types and (name not in gone.source_columns or number in otherwise))
     }
+    # Changes of the former table that are not compacted yet are read by the new numbers, too.
+    ids |= {name: new[name] for name in names}
     version_ids = {
         fingerprint: {name: continued.get(number, number) for name, number in each.items()}
         for fingerprint, each in gone.version_ids.items()

@@ -174,7 +174,7 @@ class SparkTables:
         With all of the log applied it is the stored offset, if that is later.
         """
         stored = self.stored_offset()
-        # It is read after the offset, so the log's end is not before that.
+        # The log's end is read after the offset, so it is not before it.
         end = None if stored is None or self._log is None else self._log.end
         state = self._tables.refresh().state
         if state is None:
