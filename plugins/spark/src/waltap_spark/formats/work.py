@@ -279,7 +279,7 @@ class TableWriter:
             self.take("current", partial(self.update, "current", known), of("fill", known))
 
     def update(self, what: What, values: Mapping[str, str], where: str = "") -> None:
-        """Set columns to ``values`` (SQL) where ``where`` holds, by default in its own rows."""
+        """Set columns to ``values`` (SQL) where ``where`` holds, by default own rows."""
         pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
         where = where or self.own_rows
         rows = f" WHERE {where}" if where else ""
