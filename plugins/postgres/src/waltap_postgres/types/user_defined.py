@@ -60,10 +60,11 @@ def parse_record(text: str) -> list[str | None]:
         at += 1
 
 
-# A record doubles quotes inside quotes. No part gives characters back, so that any text takes linear time.
-_QUOTED = r'"((?:[^"\\]++|\\.|"")*+)"'
-_ATTRIBUTE = re.compile(rf'(?:[^",\\]++|\\.|{_QUOTED})*+', re.DOTALL)
-_ESCAPES = re.compile(rf"\\(.)|{_QUOTED}", re.DOTALL).sub
+# A record doubles quotes inside quotes. No two parts can take one character, so that any text takes
+# linear time; Python 3.11.2 matches possessive groups wrongly.
+_QUOTED = r'[^"\\]*(?:(?:\\.|"")[^"\\]*)*'
+_ATTRIBUTE = re.compile(rf'(?:[^",\\]+|\\.|"{_QUOTED}")*', re.DOTALL)
+_ESCAPES = re.compile(rf'\\(.)|"({_QUOTED})"', re.DOTALL).sub
 _INSIDE = re.compile(r'\\(.)|""', re.DOTALL).sub
 
 
