@@ -173,16 +173,14 @@ class SparkTables:
 
         With all of the log applied it is the stored offset, if that is later.
         """
-        stored = self.stored_offset()
-        # The log's end is read after the offset, so it is not before it.
-        end = None if stored is None or self._log is None else self._log.end
-        state = self._tables.refresh().state
+        stored, state = self.stored_offset(), self._tables.refresh().state
         if state is None:
             return None
         applied = state.log_position
-        if stored is None or end is None or applied < end:
+        if stored is None or stored <= applied.end_lsn or self._log is None:
             return applied.end_lsn
-        return max(applied.end_lsn, stored)
+        # The log's end is read after the offset, so it is not before it.
+        return stored if applied >= self._log.end else applied.end_lsn
 
     def tables(self) -> list[ComparedTable]:
         states = self._tables.refresh().states
