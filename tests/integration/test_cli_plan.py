@@ -204,3 +204,24 @@ def test_a_running_pipeline_reads_tables_again(pipeline):
         run.until(lambda: pipeline.destination.ids("t", "r")[5:] == [1, 2], "the other rows")
     left = pipeline.command(*read)
     assert (left.returncode, "WT-6201" in left.stderr) == (1, True)
+
+
+@changed
+def test_the_command_says_which_tables_have_no_key_and_what_reads_them(pipeline):
+    pipeline.database.execute(
+        "CREATE TABLE keyless (id int); ALTER TABLE keyless REPLICA IDENTITY FULL;"
+        "INSERT INTO keyless VALUES (1), (2)"
+    )
+    read, seen = ("snapshot", "FILE", "public.keyless", "--wait", "120"), pipeline.destination
+    with pipeline.running() as run:
+        alone = pipeline.command(*read)
+        assert (alone.returncode, "was ignored: public.keyless" in alone.stderr) == (1, True)
+        both = pipeline.command(*read, "public.t")
+        assert (both.returncode, "in part: public.keyless is not read" in both.stderr) == (1, True)
+        run.until(lambda: len(seen.ids("t", "r")) == 25, "the rows of the other table")
+        assert "`waltap snapshot FILE TABLE --blocking`" in alone.stderr
+        for more in ("--blocking",), ("--key", "id"):
+            before = len(seen.ids("keyless", "r"))
+            done = pipeline.command(*read, *more)
+            assert done.returncode == 0, done.stderr
+            run.until(lambda: len(seen.ids("keyless", "r")) == before + 2, "its rows")

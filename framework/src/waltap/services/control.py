@@ -121,7 +121,7 @@ class ControlAnswer(
     identifier: str = ""
     # None: the pipeline has not read the signal yet
     accepted: bool | None = None
-    # why ``ok`` or ``accepted`` is False
+    # why ``ok`` or ``accepted`` is False, or why a part was ignored
     reason: str = ""
     # answer to a `StatusRequest`
     status: dict[str, object] | None = None

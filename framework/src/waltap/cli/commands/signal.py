@@ -49,7 +49,7 @@ def ask_for(
 ) -> None:
     """Send a signal and print the answer.
 
-    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for an ignored signal.
+    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for a signal that was ignored, also in part.
     """
     request = SignalRequest(
         kind=kind,
@@ -58,12 +58,15 @@ def ask_for(
         wait_ms=round(wait_s * 1000),
     )
     answer = ask(profile.engine.state_dir / profile.name, request)
-    ignored = answer.accepted is False or not answer.ok
+    refused = answer.accepted is False or not answer.ok
+    ignored = refused or bool(answer.reason)
     if as_json:
         echo(msgspec.json.encode(answer).decode())
     else:
-        if ignored:
+        if refused:
             fate = f"was ignored: {answer.reason}"
+        elif ignored:
+            fate = f"was accepted in part: {answer.reason}"
         elif answer.accepted is None:
             fate = f"waits: the pipeline is in state {answer.state}"
         else:
@@ -132,7 +135,7 @@ def signal(
 ) -> None:
     """Send a signal to the running pipeline, on its machine and as its user.
 
-    Exit code 1: the signal was rejected; the reason is printed. A signal that waits, such as for
+    Exit code 1: the signal, or a part, was rejected; the reason is printed. A signal that waits, such as for
     the end of the initial snapshot, is kept until the run ends.
     """
     profile, _, _ = resolved(file, set_)

@@ -16,7 +16,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
-from waltap.ports.signals.signal import Signal, SignalChannel
+from waltap.ports.signals.signal import PartlyIgnored, Signal, SignalChannel
 
 log = logging.getLogger(__name__)
 
@@ -182,4 +182,5 @@ def _sent(channel: NotificationChannel, notification: Notification) -> bool:
 
 def _answer(signal: Signal, asked: "Future[SignalAnswer] | None", why: str) -> None:
     if asked is not None and begun(asked):
-        asked.set_result(SignalAnswer(signal.identifier, accepted=not why, reason=why))
+        accepted = not why or isinstance(why, PartlyIgnored)
+        asked.set_result(SignalAnswer(signal.identifier, accepted=accepted, reason=str(why)))

@@ -27,7 +27,7 @@ class SignalAnswer(msgspec.Struct, frozen=True):
     identifier: str
     # whether the engine accepted the signal; its work is done or in progress
     accepted: bool
-    # why the engine ignored the signal
+    # why the engine ignored the signal, or a part of it
     reason: str = ""
 
 

@@ -100,6 +100,12 @@ class NamePatterns:
         return self._compiled[key]
 
 
+class PartlyIgnored(str):
+    """Say why a part of an accepted signal is ignored."""
+
+    __slots__ = ()
+
+
 Action = Callable[[int], str | None]
 """Acts on a signal at a time in µs since 1970 UTC; returns why it failed, None or "" if it did not."""
 

@@ -39,6 +39,7 @@ from waltap.errors import DecodeError, RetryVerdict, SourceError
 from waltap.ports.signals.signal import (
     Action,
     NamePatterns,
+    PartlyIgnored,
     Signal,
     SignalTableUnusable,
     SignalUnusable,
@@ -441,14 +442,13 @@ class IncrementalSnapshots:
     def reads(self, name: str) -> bool:
         """Return False for a table without a key to read it by. Raises: SourceError."""
         schema, table = schema_and_table(name) or ("", "")
-        request = SnapshotRequest(schema=schema, table=table, signal="")
-        relation = self._source.table(request)
-        return relation is None or bool(self._reader.key(request, relation))
+        return not self._keyless([SnapshotRequest(schema=schema, table=table, signal="")])
 
     def take(self, signal: Signal, now: int) -> str:
         """Process a signal of any channel.
 
-        Return the reason for ignoring it, or "". Raises: SourceError; then the signal waits.
+        Return the reason for ignoring it or a part of it (`PartlyIgnored`), or "". Raises:
+        SourceError; then the signal waits.
         """
         self._stored = None
         found = self._read_signal(signal, self._action)
@@ -507,8 +507,9 @@ class IncrementalSnapshots:
         others = [r for r in wanted if (r.schema, r.table) != self._signal_table]  # as in Debezium
         state.blocking = state.blocking + accepted_of(others, state.blocking, known)
 
-    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
-        state = self.state
+    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> str:
+        """Queue tables, and return which of them are not read for lack of a key."""
+        state, unread = self.state, self._keyless([r for r in wanted if (r.schema, r.table) in known])
         idle = not state.queue
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
@@ -520,6 +521,22 @@ class IncrementalSnapshots:
             self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
+        why = f"{some(unread)} is not read: {NO_KEY}" if unread else ""
+        return why if len(unread) == len(wanted) else PartlyIgnored(why)
+
+    def _keyless(self, wanted: list[SnapshotRequest]) -> list[SnapshotRequest]:
+        """Return the tables without a key to read them by. Raises: SourceError."""
+        found = []
+        for request in wanted:
+            try:
+                relation = self._source.table(request)
+            except (SourceError, DecodeError) as error:
+                if error.retry is not RetryVerdict.NEVER:
+                    raise
+                continue  # the log says so when the table is due
+            if relation is not None and not self._reader.key(request, relation):
+                found.append(request)
+        return found
 
     def _pause(self, *, paused: bool) -> None:
         if self.state.queue and self.state.paused != paused:

@@ -19,8 +19,8 @@ NO_POSITION = (
     "table for watermarks, and read.only be false"
 )
 NO_KEY = (
-    "the table has no key to read it by: a blocking snapshot (--blocking) needs none; else "
-    "message.key.columns may name one for all, a signal's surrogate-key one for itself"
+    "the table has no key to read it by: `waltap snapshot FILE TABLE --blocking` needs none; else "
+    "message.key.columns may name one for all, a signal's surrogate-key (--key) one for itself"
 )
 
 
