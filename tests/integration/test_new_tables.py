@@ -10,6 +10,7 @@ from tests.harness.servers.postgres import Database
 from waltap.errors import WaltapError
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
 from waltap.ports.offsets.gaps import GapCertificates
+from waltap_postgres.errors import IdentityMissing
 from waltap_postgres.replication.publications import PublicationSet
 
 WARN = {"waltap.new.tables": "warn"}
@@ -100,6 +101,32 @@ def test_a_table_that_is_made_while_the_engine_runs_is_reported(old, pipeline, m
         assert there.notices.new_tables == [("public.fresh", event)]
     reported = run(pipeline)
     assert reported == ([("public.fresh", "incomplete")] if mode == "filtered" else [])
+
+
+@pytest.mark.parametrize("policy", [WARN, SNAPSHOT], ids=["warn", "snapshot"])
+def test_a_new_table_that_no_start_would_publish_is_captured_when_the_remedy_is_done(
+    old, pipeline, policy, caplog
+):
+    """A start is refused for the same reason."""
+    pipeline.settings |= FILTERED | policy
+    with pipeline.running() as there:
+        made(old, key="")
+        there.until(lambda: there.notices.new_tables, "the news")
+        assert there.notices.new_tables == [("public.fresh", "uncaptured")]
+    (said,) = (m for m in caplog.messages if m.startswith("table public.fresh is new and not"))
+    assert "joins at the next start" not in caplog.text
+    with pytest.raises(IdentityMissing) as refused:
+        run(pipeline)
+    assert str(refused.value) in said
+    old.execute("DROP TABLE fresh")
+    with pipeline.running() as there:
+        made(old, key="")
+        there.until(lambda: there.notices.new_tables, "the news")
+        old.execute(refused.value.fields["sql"])
+        done = pipeline.command("tables", "add", "FILE", "public.fresh", "--no-snapshot")
+        assert done.returncode == 0, done.stderr
+        old.execute("INSERT INTO fresh VALUES (51)")
+        there.until(lambda: pipeline.destination.ids("fresh", "c") == [51], "the stream")
 
 
 def test_a_table_that_is_made_during_the_initial_snapshot_is_new(old, pipeline):

@@ -153,6 +153,7 @@ def test_a_source_without_lists_of_tables_has_none_and_streams_everything():
     assert published.streams_new("public", "items")
     assert not published.adds_tables()
     assert not (published.unsent() or published.writers("1") or published.streamed_as())
+    published.check_publishable([("public", "items")])
     assert published.publish([("public", "items")], wanted=True) == []
 
 

@@ -605,6 +605,9 @@ class PostgresConnector(Connector):
     def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
         return self.catalogue.query(COLUMN_NAMES_SQL)
 
+    def check_publishable(self, tables: Sequence[TableId]) -> None:
+        self._publications.only_inserts(tables)
+
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)
 

@@ -62,6 +62,10 @@ MESSAGES: Final = {
     "changed": "the publication of table %s was changed, and perhaps changed back: changes in between "
     "may be missing",
 }
+REFUSED: Final = (
+    "table %s is new and not captured. %s. Until that is done, changes are not delivered, and a start may be "
+    "refused; then `waltap tables add FILE '%s'` captures it, or a start"
+)
 POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""
 
@@ -253,7 +257,9 @@ class NewTables:
                         locked.add(identifier)  # the next poll tries again
                         if identifier in self._locked:
                             continue
-                    if event:
+                    if event == "refused":
+                        self._notify(name, "uncaptured")
+                    elif event:
                         self._say(event, name)
                     else:
                         self._read(identifier, name)
@@ -317,22 +323,21 @@ class NewTables:
 
     def _added(self, published: PublishingSource, table_id: tuple[str, str]) -> str:
         """Publish a table that the next start would publish; return why not."""
-        if self._policy != "snapshot" or not published.adds_tables():
+        if self._policy == "ignore" or not published.adds_tables():
             return "uncaptured"
         try:
+            if self._policy != "snapshot":
+                published.check_publishable([table_id])
+                return "uncaptured"
             if published.publish([table_id], wanted=True, briefly=True) is None:
                 return "locked"
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise
-            log.warning(
-                "table %s cannot be added: %s. %s",
-                ".".join(table_id),
-                error.problem,
-                error.advice(),
-                extra={"table": ".".join(table_id), "error_code": error.code},
-            )
-            return "uncaptured"
+            name = ".".join(table_id)
+            extra = {"table": name, "error_code": error.code}
+            log.warning(REFUSED, name, error, name, extra=extra)
+            return "refused"
         return ""
 
     def _find_gaps(self, published: PublishingSource, present: dict[str, tuple[str, str]]) -> None:

@@ -272,6 +272,12 @@ class PublishingSource(Protocol):
         """
         return []
 
+    def check_publishable(self, tables: Sequence[tuple[str, str]]) -> None:
+        """Raise if `publish` would refuse these (schema, table).
+
+        Locks and rights are not checked. Raises: SourceError.
+        """
+
     def adds_tables(self) -> bool:
         """Return whether a start adds captured tables to the stream.
 

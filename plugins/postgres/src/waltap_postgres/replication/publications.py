@@ -300,15 +300,10 @@ class PublicationSet:
                 if members:
                     self._alter(each, members, wanted=False)
             return [table_id for table_id in table_ids if table_id in named]
-        policy = self._properties.publication_keyless_tables
         new = [
             table_id for table_id in table_ids if table_id not in covered and table_id not in named
         ]
-        tables = {table_id: self._catalogue.table(*table_id) for table_id in new}
-        keyless = without_updates(self._catalogue, name, filter(None, tables.values()))
-        if policy == "refuse":
-            refuse_keyless(keyless)
-        apart = {t.relation.table_id for t in keyless} if policy == "inserts" else set()
+        apart = self.only_inserts(new)
         for each, members in ((name, set(new) - apart), (inserts, apart)):
             missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
@@ -319,6 +314,16 @@ class PublicationSet:
                         return None
                     raise
         return new
+
+    def only_inserts(self, table_ids: Iterable[TableId]) -> set[TableId]:
+        """Return the tables to publish only inserts of. Raises: IdentityMissing."""
+        policy = self._properties.publication_keyless_tables
+        tables = [self._catalogue.table(*table_id) for table_id in table_ids]
+        name = self._properties.publication_name
+        keyless = without_updates(self._catalogue, name, filter(None, tables))
+        if policy == "refuse":
+            refuse_keyless(keyless)
+        return {t.relation.table_id for t in keyless} if policy == "inserts" else set()
 
     def _alter(
         self, name: str, table_ids: Iterable[TableId], *, wanted: bool, briefly: bool = False
