@@ -343,9 +343,10 @@ class PostgresProperties(Properties):
     def changing_password(self) -> bool:
         """Return whether the next connection may have another password."""
         given = self.renewal("password")
-        return bool(
-            self._password or self.password_command or (given is not None and given.template)
-        )
+        if self._password or self.password_command or (given is not None and given.from_file):
+            return True
+        # Only the program itself can change its environment.
+        return given is not None and given.now() not in {None, self.password}
 
     def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
         """Return the password of the next connection.
@@ -378,7 +379,8 @@ class PostgresProperties(Properties):
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state for another process, with the present password."""
         # Another process has neither the plugin nor the command.
-        if not self.changing_password:
+        given = self.renewal("password")
+        if not self.changing_password and (given is None or given.template is None):
             return super().__getstate__()
         fixed = self.model_copy(update={"password": self.secret(), "password_command": None})
         fixed._password, fixed._renewals = None, {}  # noqa: SLF001 - a copy of ours

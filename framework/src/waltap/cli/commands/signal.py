@@ -49,7 +49,7 @@ def ask_for(
 ) -> None:
     """Send a signal and print the answer.
 
-    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 for a signal that was ignored, also in part.
+    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 where something was ignored.
     """
     request = SignalRequest(
         kind=kind,
@@ -135,8 +135,8 @@ def signal(
 ) -> None:
     """Send a signal to the running pipeline, on its machine and as its user.
 
-    Exit code 1: the signal, or a part, was rejected; the reason is printed. A signal that waits, such as for
-    the end of the initial snapshot, is kept until the run ends.
+    Exit code 1: the signal, or a part, was rejected; the reason is printed. A signal that waits, such
+    as for the end of the initial snapshot, is kept until the run ends.
     """
     profile, _, _ = resolved(file, set_)
     text = typer.get_text_stream("stdin").read() if data == "-" else data

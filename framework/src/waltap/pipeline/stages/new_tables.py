@@ -63,8 +63,8 @@ MESSAGES: Final = {
     "may be missing",
 }
 REFUSED: Final = (
-    "table %s is new and not captured. %s. Until that is done, changes are not delivered, and a start may be "
-    "refused; then `waltap tables add FILE '%s'` captures it, or a start"
+    "table %s is new and not captured. %s. Until that is done, changes are not delivered, and a start may "
+    "be refused; then `waltap tables add FILE '%s'` captures it, or a start"
 )
 POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""

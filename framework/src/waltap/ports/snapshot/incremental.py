@@ -509,7 +509,10 @@ class IncrementalSnapshots:
 
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> str:
         """Queue tables, and return which of them are not read for lack of a key."""
-        state, unread = self.state, self._keyless([r for r in wanted if (r.schema, r.table) in known])
+        state, unread = (
+            self.state,
+            self._keyless([r for r in wanted if (r.schema, r.table) in known]),
+        )
         idle = not state.queue
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
