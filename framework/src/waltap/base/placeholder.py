@@ -50,7 +50,7 @@ class SecretRefresh:
         if self.template is None:
             return None
         try:
-            return fill(self.template, self.folder)[0]
+            return str(fill(self.template, self.folder)[0])
         except SecretMissing:
             if self.from_file:
                 raise

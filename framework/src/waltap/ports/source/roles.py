@@ -277,6 +277,7 @@ class PublishingSource(Protocol):
 
         Locks and rights are not checked. Raises: SourceError.
         """
+        return
 
     def adds_tables(self) -> bool:
         """Return whether a start adds captured tables to the stream.
