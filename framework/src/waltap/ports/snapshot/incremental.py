@@ -509,7 +509,7 @@ class IncrementalSnapshots:
 
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> str:
         """Queue tables, and return which of them are not read for lack of a key."""
-        state, unread = (
+        state, keyless = (
             self.state,
             self._keyless([r for r in wanted if (r.schema, r.table) in known]),
         )
@@ -524,8 +524,8 @@ class IncrementalSnapshots:
             self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
-        why = f"{some(unread)} is not read: {NO_KEY}" if unread else ""
-        return why if len(unread) == len(wanted) else PartlyIgnored(why)
+        why = f"{some(keyless)} is not read: {NO_KEY}" if keyless else ""
+        return why if len(keyless) == len(wanted) else PartlyIgnored(why)
 
     def _keyless(self, wanted: list[SnapshotRequest]) -> list[SnapshotRequest]:
         """Return the tables without a key to read them by. Raises: SourceError."""
