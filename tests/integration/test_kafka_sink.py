@@ -276,8 +276,10 @@ def test_a_transaction_that_may_not_write_to_a_topic_is_refused(place, lacking):
     allow(place.kafka.bootstrap, "reader", ResourceType.TRANSACTIONAL_ID, place.topic, write)
     once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
     made = place.opened(servers=place.kafka.sasl, **sasl("reader", "reader-secret"), **once)
-    with pytest.raises(KafkaRefused, match="Topic authorization failed"):
+    named = f"topic {place.topic}{lacking}: .*Topic authorization failed"
+    with pytest.raises(KafkaRefused, match=named) as refused:
         flushed(made, 1, place.record(b"k"))
+    assert refused.value.problem.count("topic ") == 1
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,8 @@ class KafkaClients:
         self.position_topic = topic
         # The topic may be created, so an error for a missing one is retried.
         self._creates_topics = creates_topics
+        # The topics that the user may not write to, for a refusal of a whole transaction.
+        self.unwritable: Callable[[], list[str]] = list
         self.watch = ClientWatch(f"{what} at {servers}")
         self.settings: dict[str, object] = {
             "bootstrap.servers": servers,
@@ -311,6 +313,9 @@ class KafkaClients:
             problem = f"{where}{size} bytes of a record, or of its batch, are too large: {text}"
             return KafkaRecordTooLarge(problem, topic=topic or "TOPIC", bytes=size)
         if code in REFUSALS | AWAY:
+            # The broker names none of a transaction's topics.
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and not topic:
+                where = "".join(f"topic {name}: " for name in self.unwritable())
             return self.refused(error, where)
         missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
         if missing and not self._creates_topics:

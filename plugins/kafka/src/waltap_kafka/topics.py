@@ -11,7 +11,13 @@ from typing import Any, Final
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from waltap.base.redaction import redacted
 from waltap.changes.capture.java_regex import java_pattern
@@ -27,6 +33,8 @@ from waltap_kafka.errors import (
 from waltap_kafka.properties import KafkaSinkProperties
 
 WAIT_S: Final = 30.0
+# Limit of a question that only makes a message better.
+RIGHTS_S: Final = 10.0
 STEP_S: Final = 0.05
 DEFAULT: Final = "default"
 NOT_SETTINGS: Final = frozenset({"include", "exclude", "partitions", "replication.factor"})
@@ -125,6 +133,28 @@ class TopicCreator:
                 return True
             raise self._failure(name, "be looked at", error) from raised
         return True
+
+    def unwritable(self, *more: str) -> list[str]:
+        """Return the topics that this user may not write to.
+
+        They are of those in use and ``more``. Without an answer there are none.
+        """
+        asked = TopicCollection([*sorted(self.known), *more])
+        answers = self._client.describe_topics(
+            asked, include_authorized_operations=True, request_timeout=RIGHTS_S
+        )
+        refused = []
+        for name, answer in answers.items():
+            try:
+                rights = answer.result().authorized_operations
+            except KafkaException as raised:
+                if kafka_error(raised).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    refused.append(name)
+            else:
+                # Old brokers give no rights.
+                if rights and AclOperation.WRITE not in rights:
+                    refused.append(name)
+        return refused
 
     def setting(self, topic: str, name: str) -> str:
         """Return a topic's setting, "" if the broker does not give it.

@@ -6,6 +6,7 @@ Each one contains its position.
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -66,6 +67,7 @@ class KafkaTransactions:
         clients, context = self._clients, self._context
         self._until_done(self._producer.init_transactions, INIT_S)
         name = clients.position_topic
+        clients.unwritable = partial(topics.unwritable, name)
         topics.create(position_topic(name))
         policy = topics.setting(name, POLICY)
         if policy and forgets(policy):
