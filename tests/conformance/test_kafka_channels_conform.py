@@ -257,6 +257,36 @@ def test_signals_of_a_topic_that_was_made_anew_are_read(kafka):
     channel.close()
 
 
+def test_signals_that_were_read_before_a_mirror_took_over_are_not_read_again(kafka, private_kafka):
+    """A mirror copies offsets with what was noted beside them; its topic has an id of its own."""
+    prefix, topic = signal_topic(kafka)
+    create(private_kafka.bootstrap, NewTopic(topic, 1))
+    group, place = f"kafka-signal-{prefix}", TopicPartition(topic, 0)
+    knows_the_group(private_kafka.bootstrap, group, place)
+    producers = [Producer({"bootstrap.servers": k.bootstrap}) for k in (kafka, private_kafka)]
+
+    def produce(*identifiers: str) -> None:
+        for producer in producers:
+            for identifier in identifiers:
+                producer.produce(topic, signal_value(identifier), prefix)
+            assert producer.flush(WAIT_SECONDS) == 0
+
+    produce("1", "2")
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    assert received(channel, 2) == ["1", "2"]
+    channel.close()
+    original, mirror = (
+        Consumer({"bootstrap.servers": k.bootstrap, "group.id": group})
+        for k in (kafka, private_kafka)
+    )
+    mirror.commit(offsets=original.committed([place], WAIT_SECONDS), asynchronous=False)
+    channel = SIGNALS.factory(signal_properties(private_kafka.bootstrap, prefix))
+    produce("3")
+    assert received(channel) == ["3"]
+    for each in (original, mirror, channel):
+        each.close()
+
+
 class EndedProducer:
     """A producer with a fatal error, which its calls raise as the client does."""
 

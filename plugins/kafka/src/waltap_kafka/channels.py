@@ -38,8 +38,8 @@ MOST: Final = 500
 class KafkaSignals:
     """Read signals from partition 0 of a topic.
 
-    Each poll reads to the current end and commits that offset for the consumer group, with the
-    topic's id. The very first start also reads older records.
+    Each poll reads to the current end and commits that offset for the consumer group, with the ids
+    of cluster and topic. The very first start also reads older records.
     """
 
     def __init__(self, properties: KafkaSignalProperties) -> None:
@@ -57,7 +57,8 @@ class KafkaSignals:
             }
         )
         self._admin = self._clients.admin(self._clients.connection)
-        self._topic_id = ""
+        # Ids of the topic and its cluster.
+        self._topic_id = self._cluster = ""
         self._at: int | None = None
         # Records before `_at` whose commit has no answer yet.
         self._uncommitted: list[Message] = []
@@ -71,7 +72,8 @@ class KafkaSignals:
             if not self._uncommitted and not self._read(consumer):
                 return []
             # Commit before the pipeline acts: a crash must not repeat a signal.
-            done = TopicPartition(self._topic, PARTITION, self._at or 0, self._topic_id)
+            origin = f"{self._cluster}/{self._topic_id}" if self._topic_id else ""
+            done = TopicPartition(self._topic, PARTITION, self._at or 0, origin)
             consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
             code = kafka_error(raised).code()
@@ -117,17 +119,24 @@ class KafkaSignals:
         """
         partition = TopicPartition(self._topic, PARTITION)
         first, end = consumer.get_watermark_offsets(partition, ASK_S)
+        # The brokers answer both questions at the same time.
         described = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=ASK_S
         )
-        topic_id = described[self._topic].result().topic_id
-        # Old brokers know no ids, and their client has zeros.
-        self._topic_id = str(topic_id) if topic_id.get_most_significant_bits() else ""
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        # The broker may still have the commit of a former topic of that name.
-        former = self._topic_id and noted.metadata not in {None, "", self._topic_id}
+        found_id = described[self._topic].result().topic_id
+        # Old brokers know no ids, and their client has zeros.
+        topic_id = str(found_id) if found_id.get_most_significant_bits() else ""
+        if topic_id != self._topic_id:
+            self._cluster = consumer.list_topics(self._topic, ASK_S).cluster_id or ""
+            self._topic_id = topic_id
+        # The broker may still have the commit of a former topic of that name. One that a mirror
+        # copied from another cluster counts.
+        cluster, _, noted_id = (noted.metadata or "").rpartition("/")
+        other = noted_id not in {"", topic_id}
+        former = topic_id and other and cluster in {"", self._cluster}
         # Without a commit the offset is negative. Retention may have deleted a committed one.
         at = noted.offset if first <= noted.offset <= end and not former else first
         # After a failure, records behind the last commit are read again.
