@@ -38,6 +38,16 @@ def test_change_has_the_key_of_a_delete_and_nothing_of_an_early_servers_old_tupl
     assert (images.before, images.after, images.old_key) == (None, LARGE, None)
     images = identity.delete(Delete(default(), 9, ("1", None, None), OF_KEY))
     assert (images.before, images.after, images.old_key) == (KEY, None, KEY)
+    # the server sent nothing of the row
+    for nothing, kind in ((UNSENT, OldTuple.NONE), ((), OldTuple.NONE), ((), OF_KEY)):
+        assert identity.delete(Delete(default(), 9, nothing, kind)) is None
+
+
+def test_change_reads_the_columns_of_the_primary_key_or_those_that_the_server_marks():
+    keyless = table("t", *COLUMNS, key=(), identity="i", index=("b",))
+    for relation, key in ((default("c"), KEY), (keyless, (ABSENT, ABSENT, "x"))):
+        images = ChangeIdentity(relation).delete(Delete(relation, 9, ("1", "a", "x"), OF_KEY))
+        assert images.old_key == key
 
 
 def test_tables_with_a_key_raise_no_warning():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, context, copy_of
 from tests.harness.sql import VISITS, file, model
@@ -145,6 +146,34 @@ def test_a_transaction_in_two_parts_of_one_batch_needs_no_commit_before_it(file,
     target.write(batch(ends))
     assert len(commits) == 3
     assert file.rows("visits", "person", "page") == model(source.rows["public.visits"])
+
+
+NEW_NAME = replace(VISITS, table="views")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "left", "found"),
+    [
+        ("", [], [1, 2]),
+        ("CREATE TABLE views (person int, page text)", [1], [2]),
+        ("DROP TABLE visits", [], [2]),
+    ],
+    ids=["its new name is free", "its new name is another's", "it is gone"],
+)
+def test_a_table_that_is_renamed_is_renamed_in_the_target_if_it_can_be(
+    file, meanwhile, left, found
+):
+    source = Model()
+    file.deliver(source.inserted(VISITS, ["1", "page"]))
+    if meanwhile:
+        file.execute(meanwhile)
+    file.deliver(source.inserted(NEW_NAME, ["2", "page"]))
+    tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+    rows = {
+        name: [number for (number,) in file.execute(f"SELECT person FROM {name} ORDER BY 1")]
+        for name in tables & {"visits", "views"}
+    }
+    assert rows == ({"visits": left} if left else {}) | {"views": found}
 
 
 @pytest.mark.parametrize("opened_again", [True, False])

@@ -23,6 +23,7 @@ from waltap_spark.formats.delta import DeltaFormat
 from waltap_spark.formats.iceberg import IcebergFormat
 from waltap_spark.formats.parquet import ParquetFormat
 from waltap_spark.formats.small_files.delta import statistics
+from waltap_spark.formats.small_files.rows import FileSchema
 from waltap_spark.formats.stepwise import TableCommit
 from waltap_spark.formats.table_format import CommitContext
 from waltap_spark.schema.expression import LISTED, one_of
@@ -280,6 +281,21 @@ def test_a_condition_lists_no_other_keys(keys, name):
 FIRST_DAY: Final = (datetime.date(1583, 1, 1) - datetime.date(1970, 1, 1)).days
 LAST_DAY: Final = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
 DAY_US: Final = 86_400_000_000
+
+
+def test_rows_of_a_file_get_the_types_and_the_columns_of_its_table_now():
+    """Rows of a commit do not: Spark casts those, or refuses to."""
+    kinds = {"id": pa.int32(), "amount": pa.int64(), "codes": pa.list_(pa.int64())}
+    columns = pa.schema(kinds.items())
+    schema = FileSchema("t", columns, columns.set(1, pa.field("col-2", pa.int64())))
+    older = pa.table({"id": pa.array([1], pa.int32()), "col-2": pa.array([2], pa.int32())})
+    found = schema.file_rows(older)
+    assert found is not None
+    assert found.schema == schema.physical
+    assert found.to_pylist() == [{"id": 1, "col-2": 2, "codes": None}]
+    assert schema.physical_rows(older.rename_columns(["id", "amount"])) is None
+    nested = older.append_column("codes", pa.array([[3]], pa.list_(pa.int32())))
+    assert schema.file_rows(nested) is None, "Spark reads what is within others"
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,9 @@ def test_entries_of_a_suspended_table_wait_under_all_of_its_names():
     after = found.applied(before, in_place=True)
     assert after["s.b"].waits == ((1, "s.a", 1), (1, "s.b", 1))
     assert found.routes[1, "s.a", 2] == ("s", "a"), "another table has the name"
+    over = log(at("b", 1), epoch=2)
+    later = find_renames(over, after).applied(after, in_place=True)["s.b"]
+    assert (later.oid_epoch, later.waits[-1]) == (1, (2, "s.b", 1)), "its rows are of before"
 
 
 def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number():
