@@ -140,6 +140,22 @@ def test_tables_with_all_of_the_log_are_at_the_stored_offset(spark, tmp_path):
     assert tables.position() == applied, "a change waits in the log"
 
 
+def test_a_difference_of_an_idle_pipeline_is_one_where_the_profile_is_known(
+    spark, database, tmp_path
+):
+    rig = Rig(tmp_path, spark)
+    rig.insert(TABLE, ROWS[0])
+    with database.connect() as connection:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
+        connection.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
+        tables, offset = LiveTables(rig.spark, rig.output), 1 << 60
+        (late,) = compare(connection, tables, patience_s=0.5)
+        (found,) = compare(
+            connection, tables, patience_s=0.5, log=rig.log, stored_offset=lambda: offset
+        )
+    assert (late.verdict, found.verdict) == ("late", "different")
+
+
 # --- before a start -------------------------------------------------------------------------------
 
 TABLES = """

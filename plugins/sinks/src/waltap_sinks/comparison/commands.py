@@ -420,11 +420,11 @@ def _opened(profile: Profile, sink: "Component[SinkSpec]") -> VerificationSource
         raise _keeps_nothing(sink)
     opened = sink.spec.verification_source(sink.properties, profile.name)
     if isinstance(opened, OffsetAwareSource) and not profile.branches:
-        opened.stored_offset = partial(_stored_lsn, profile)
+        opened.stored_offset = partial(stored_lsn, profile)
     return opened
 
 
-def _stored_lsn(profile: Profile) -> int | None:
+def stored_lsn(profile: Profile) -> int | None:
     """Return the LSN of the stored offset.
 
     The result is None without an offset or within a snapshot.

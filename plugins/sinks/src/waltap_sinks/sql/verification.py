@@ -15,7 +15,7 @@ from waltap_sinks.comparison.table_readers import (
     RowTableReader,
     configure_session,
 )
-from waltap_sinks.sql.metadata import SinkMetadata
+from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import TargetName
 from waltap_sinks.sql.targets import target_of
@@ -69,6 +69,7 @@ class _SqlSource(abc.ABC):
     def __init__(self, target: SqlTarget, metadata: SinkMetadata) -> None:
         self._target, self._metadata = target, metadata
         self._described: dict[TargetName, TargetDescription | None] = {}
+        self._written: dict[int, KnownTable] = {}
 
     def prepare(self) -> None:
         """Configure the session."""
@@ -97,6 +98,9 @@ class _SqlSource(abc.ABC):
     def tables(self) -> list[ComparedTable]:
         if self._metadata.read() is None and not self._metadata.made:
             return []
+        self._metadata.forget()
+        found = self._metadata.written_tables
+        self._written |= found
         return [
             ComparedTable(
                 name="",
@@ -105,7 +109,7 @@ class _SqlSource(abc.ABC):
                 columns=known.columns,
                 removal=partial(self._removal, known.name),
             )
-            for oid, known in sorted(self._metadata.current_tables.items())
+            for oid, known in sorted(found.items())
             if self._target.describe(known.name) is not None
         ]
 
@@ -125,7 +129,7 @@ class _SqlSource(abc.ABC):
         """Yield ``keys`` as literals of the target."""
 
     def _columns(self, table: ComparedTable) -> TargetDescription | None:
-        name = self._metadata.known[table.oid].name
+        name = self._written[table.oid].name
         if name not in self._described:
             self._described[name] = self._target.describe(name)
         return self._described[name]
@@ -155,7 +159,7 @@ class PostgresVerification(_SqlSource):
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         quoted = self._target.quoted
-        from_clause = self._target.quoted_table(self._metadata.known[table.oid].name)
+        from_clause = self._target.quoted_table(self._written[table.oid].name)
         types = dict(self._target.run(PRIMARY, [from_clause]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
@@ -167,7 +171,7 @@ class PostgresVerification(_SqlSource):
         Return the moved sequences with their new last values. No sequence moves back.
         """
         moved = []
-        for table in self._metadata.current_tables.values():
+        for table in self._metadata.written_tables.values():
             table_name = sql_name(*filter(None, table.name))
             for sequence, column in self._target.raw.execute(OWNED, [table_name]).fetchall():
                 query = (
@@ -197,7 +201,7 @@ class _GenericTarget(_SqlSource):
     ) -> TableReader:
         described = self._columns(table)
         assert described is not None
-        read = partial(self._read, self._metadata.known[table.oid].name, described, columns)
+        read = partial(self._read, self._written[table.oid].name, described, columns)
         return RowTableReader(read, columns, key)
 
     def _read(

@@ -21,6 +21,7 @@ from waltap.cli.profile_source import read
 from waltap.cli.terminal import answers, command_group, draw_until_interrupted, echo, notices
 from waltap.config.resolve import resolve
 from waltap.plugins.host import Host
+from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.verification import named_store, profile_store
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
@@ -33,6 +34,7 @@ from waltap_sinks.comparison.commands import (
     print_comparison,
     print_json,
     publications_of,
+    stored_lsn,
 )
 from waltap_spark.apply.resume_requests import How, ResumeRequests
 from waltap_spark.cli.status import draw, status_of
@@ -376,14 +378,15 @@ def verify(
     Exit code 1 when rows differ, or when Spark lacks a column that --without does not name. Exit
     code 5 when the only differences are late tables: they are suspended, or did not reach the
     source's position in time. With --profile only the rows and columns that its publications
-    publish count. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether
-    they are captured.
+    publish count, and a difference of an idle pipeline is not late. It names tables that Spark
+    lacks; only ``waltap verify PROFILE`` knows whether they are captured.
     """
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, missing_tables
 
     found = _output(output, _storage(profile))
-    publications = () if profile is None else publications_of(resolve(read(profile), Host()))
+    known = None if profile is None else resolve(read(profile), Host())
+    writes = known is not None and not known.branches and _writes(known.sink.properties, found)
     session = _spark("waltap verify", found, master, set_, profile)
     with connected(dsn) as connection, session as spark:
         tables = open_tables(spark, found.store)
@@ -393,7 +396,9 @@ def verify(
             table,
             without=without or (),
             patience_s=patience,
-            publications=publications,
+            publications=() if known is None else publications_of(known),
+            log=ChangeLog(profile_store(profile)) if profile is not None and writes else None,
+            stored_offset=lambda: None if known is None else stored_lsn(known),
         )
         unknown = [] if table else missing_tables(connection, tables, without or ())
     if as_json:
@@ -450,10 +455,17 @@ def _spark_pairs(profile: str | None, found: SparkOutput) -> list[str]:
     """
     sinks = () if profile is None else resolve(read(profile), Host()).sinks
     known = [sink.properties for sink in sinks if isinstance(sink.properties, SparkProperties)]
-    place = found.store.uri("").rstrip("/")
-    places = {place, place.removesuffix("/tables")}
-    known.sort(key=lambda each: FileStore(each.path, each).uri("").rstrip("/") not in places)
+    known.sort(key=lambda each: not _writes(each, found))
     return [f"{name}={value}" for each in known[:1] for name, value in each.settings.items()]
+
+
+def _writes(properties: object, found: SparkOutput) -> bool:
+    """Return whether a sink with these properties writes ``found``."""
+    place = found.store.uri("").rstrip("/")
+    return isinstance(properties, SparkProperties) and (
+        FileStore(properties.path, properties).uri("").rstrip("/")
+        in {place, place.removesuffix("/tables")}
+    )
 
 
 def _applied(found: SparkOutput) -> OutputState:
