@@ -280,6 +280,33 @@ def test_kept_rows_of_a_dropped_table_keep_their_values_before_they_are_compacte
     assert [row["x"] for row in rows] == ["b1", "b1", "x1", "x2"]
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_values_of_a_dropped_table_stay_when_the_next_one_gives_their_name_to_another_column(
+    delta, tmp_path, table_format
+):
+    """``b`` is known by name alone then, and ``c`` until the next table adds and renames it."""
+    modes = ModeRules(modes=(r"public\.log:append", "scd2"), deletes=(r"public\.kept:kept",))
+    rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes)
+    names = "log", "versions", "kept"
+    versions = {"a": 2, "b": 3, "c": 4}, {"a": 2}, {"b": 2, "c": 3}, {"b": 2, "d": 3}
+    for at, numbers in enumerate(versions):
+        columns = [("id", "int4"), *((each, "text") for each in numbers)]
+        for oid, name in enumerate(names, 100 if at else 0):
+            table = relation(f"public.{name}", columns, numbers=[1, *numbers.values()], oid=oid + 1)
+            rig.db.insert(table, [str(at), *(f"{each}{at}" for each in numbers)])
+        rig.follow()
+    tables = LiveTables(rig.spark, rig.output)
+    histories = [tables.changes(name).where("_op = 'c'") for name in names]
+    for frame in (*histories, tables.current("versions"), tables.current("kept")):
+        rows = frame.select("id", "b", "`b@`", "d").collect()
+        assert sorted(map(tuple, rows)) == [
+            (0, "a0", "b0", "c0"),
+            (1, "a1", None, None),
+            (2, "b2", None, "c2"),
+            (3, "b3", None, "d3"),
+        ]
+
+
 # --- columns and tables that are left out for a while ---------------------------------------------
 
 COLUMNS = [("id", "int4"), ("n", "text"), ("v", "int4")]

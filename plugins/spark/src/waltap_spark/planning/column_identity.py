@@ -9,8 +9,9 @@ Where the log cannot decide, the code reports a reason for a new snapshot (`iden
 guesses. Knows no Spark.
 """
 
+import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -218,7 +219,10 @@ def identify(
     ids = _ids(table, group.columns)
     known = {number for each in table.version_ids.values() for number in each.values()}
     if ids != table.ids:
-        table = _renamed(table, renames(table, group))
+        called = renames(table, group)
+        # Files have no column of a spare name: they are read by the number.
+        table = _numbered(table, _numbers_by_name(table, (n for n in called if n not in table.ids)))
+        table = _renamed(table, called)
         table = _numbered(
             table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
         )
@@ -268,13 +272,28 @@ def _renamed(table: TableState, changed: Mapping[str, str]) -> TableState:
     )
 
 
+def _numbers_by_name(table: TableState, names: Iterable[str]) -> dict[str, int]:
+    """Return numbers for columns that are known by name alone.
+
+    It is the number in files of a former table, or one that no column has.
+    """
+    files = (*table.version_ids.values(), *(part.ids for part in table.base))
+    free = itertools.count(table.incarnation * PER_INCARNATION - 1, -1)
+    found = dict[str, int]()
+    for name in names:
+        numbers = {ids[name] for ids in files if name in ids}.difference(table.ids.values())
+        found[name] = min(numbers, default=next(free))
+    return found
+
+
 def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
-    """Give columns known by name alone their number, in all files."""
+    """Give columns known by name alone their number, in all files read by their name."""
     if not ids:
         return table
 
     def known(names: Mapping[str, str], had: dict[str, int]) -> dict[str, int]:
-        return {**{name: number for name, number in ids.items() if name in names}, **had}
+        by_name = (name for name in ids if file_column(table, names, had, name) == name)
+        return {**had, **{name: ids[name] for name in by_name}}
 
     return replace(
         table,
