@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from waltap_spark.compact.compact_changes import Rows
 from waltap_spark.formats.small_files.rows import Action
-from waltap_spark.formats.stepwise import ROWS, ReplaceRows, StepwiseFormat, whats
+from waltap_spark.formats.stepwise import KIND, ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
 from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
@@ -234,11 +234,17 @@ class TableWriter:
         if target is None or not renames:
             return
         where = f"arrays_overlap(_unchanged, array({', '.join(map(literal_of, renames))}))"
-        # a repeated step finds the same rows in this version
-        if not self._format.at_version(self._spark, target).where(where).isEmpty():
+        kind = of("rename unsent", renames)
+        # Whether a commit that is repeated had this step is in its notes; a vacuum may have
+        # removed the rows of before.
+        had = self._format.taken(self._spark, self.table, target).get(target.step + 1)
+        if had is not None and had.note is not None and had.note.kind:
+            needed = had.note.kind == kind[:KIND]
+        else:
+            needed = not self._format.at_version(self._spark, target).where(where).isEmpty()
+        if needed:
             values = {"_unchanged": unsent_as(renames)}
-            action = partial(self.update, "changes", values, where)
-            self.take("changes", action, of("rename unsent", renames))
+            self.take("changes", partial(self.update, "changes", values, where), kind)
 
     def drop(self, names: Sequence[str]) -> None:
         """Drop columns that the source dropped."""
