@@ -194,6 +194,15 @@ def test_both_sides_are_written_meanwhile(destination):
         run.stop()
 
 
+@pytest.mark.parametrize("destination", ["file"], indirect=True)
+def test_a_row_that_stays_wrong_while_both_sides_go_on_is_not_waited_for(destination):
+    destination.pipeline.catch_up()
+    destination.spoil("UPDATE pairs SET n = -5 WHERE a = 280")
+    with destination.pipeline.running() as run:
+        assert "a=280" in destination.says(patience=3600.0, code=1)
+        run.stop()
+
+
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
 def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(destination):
     database = destination.database

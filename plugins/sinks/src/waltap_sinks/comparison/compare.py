@@ -41,6 +41,10 @@ ROUND_S: Final = 0.2
 # be a load on the source.
 MANY: Final = 1_000
 
+# Rounds that show the same differences as the one before, each at a later position of both sides.
+# Such a difference is not on its way.
+ALIKE: Final = 2
+
 
 def compare(
     connection: "Connection[object]",
@@ -191,12 +195,16 @@ def _compared(
         return _compared_without_key(source, target, pair, patience_s)
     open_keys = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     arrived, behind, deadline = False, False, time.monotonic() + patience_s
-    while open_keys and time.monotonic() < deadline:
-        here, there, states, short = _round(source, target, pair, open_keys, deadline)
+    before, alike = dict[Row, tuple[Row | None, Row | None]](), 0
+    while open_keys and alike < ALIKE and time.monotonic() < deadline:
+        here, there, states, reached = _round(source, target, pair, open_keys, deadline)
         # A destination at one position has every change of that round.
-        arrived |= not short
+        arrived |= reached is not False
         behind = not arrived
         open_keys = {key for key in open_keys if there.get(key) not in states[key]}
+        now = {key: (here.get(key), there.get(key)) for key in open_keys}
+        alike = alike + 1 if reached and now == before else 0
+        before = now
     if not open_keys:
         # All rows agreed at one position, so the checksums of the first read no longer count.
         total = _total(sums)
@@ -210,20 +218,22 @@ def _round(
     pair: _TablePair,
     keys: set[Row],
     deadline: float,
-) -> tuple[Rows, Rows, Mapping[Row, set[Row | None]], bool]:
+) -> tuple[Rows, Rows, Mapping[Row, set[Row | None]], bool | None]:
     """Read ``keys`` on both sides.
 
     Return both sides' rows, the source's states of each row since the round began, and whether the
-    destination did not reach its position.
+    destination reached its position; None if a side has no position.
     """
     here = pair.ours.of_keys(keys)
     states = {key: {here.get(key)} for key in keys}
     position = source.position()
-    began = time.monotonic()
+    began, known = time.monotonic(), True
 
     def arrived() -> bool:
+        nonlocal known
         now = target.position()
         if position is None or now is None:
+            known = False
             return time.monotonic() > began + ROUND_S
         return now >= position
 
@@ -236,7 +246,7 @@ def _round(
     there = pair.theirs.of_keys(keys)
     if len(keys) <= MANY:
         _sample(pair, keys, states)
-    return here, there, states, not there_yet
+    return here, there, states, None if there_yet and not known else there_yet
 
 
 def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | None]]) -> None:
