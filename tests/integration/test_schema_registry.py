@@ -1,6 +1,7 @@
 """A real schema registry: subjects, ids, what it refuses, logins, TLS, and pipelines while it is away."""
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable
@@ -58,7 +59,7 @@ def written(url: str, topic: str, **more: Any) -> bytes:
 
 
 def allow(registry: Registry, subject: str, compatibility: str) -> None:
-    rule = f"{registry.url}/config/{subject}"
+    rule = f"{registry.url}/config/{subject}".rstrip("/")
     answer = httpx.put(rule, json={"compatibility": compatibility}, timeout=120)
     assert answer.status_code == 200, answer.text
 
@@ -103,6 +104,22 @@ def test_the_version_that_a_transitive_rule_refuses_is_named(registry):
     allow(registry, "transitive-value", "BACKWARD_TRANSITIVE")
     with pytest.raises(SchemaIncompatible, match=r"with version 1: o: .*string.*int"):
         converter(registry.url).encoder("transitive", row("a.Value", number))
+
+
+def test_a_rule_for_all_subjects_refuses_until_the_remedy_lifts_it(registry):
+    """Apicurio takes NONE of a subject for no rule of its own, so the global one still counts."""
+    schemas = (row("a.Value"), row("a.Value", Field("more", Schema(kind=ConnectKind.INT32))))
+    allow(registry, "", "BACKWARD")
+    converter(registry.url).encoder("global", schemas[0])
+    lifted = []
+    while len(lifted) < 2:
+        with pytest.raises(SchemaIncompatible) as refused:
+            converter(registry.url).encoder("global", schemas[1])
+        named = re.findall(rf"{registry.url}/config/?(\S*?)[, ]", refused.value.advice())
+        lifted.append(named[len(lifted)])
+        allow(registry, lifted[-1], "NONE")
+    assert lifted == ["global-value", ""]
+    assert converter(registry.url).encoder("global", schemas[1])({"id": 1, "more": 2})
 
 
 def test_protobuf_that_is_not_compatible_is_refused_with_its_difference(registry):
