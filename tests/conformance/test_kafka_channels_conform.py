@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 from tests.harness.http_receiver import notification_of
 from tests.harness.kafka import WAIT_SECONDS, allow, create, read_all
 from tests.harness.pipeline import until
@@ -285,6 +291,23 @@ def test_signals_that_were_read_before_a_mirror_took_over_are_not_read_again(kaf
     assert received(channel) == ["3"]
     for each in (original, mirror, channel):
         each.close()
+
+
+def test_a_topic_of_signals_with_more_partitions_is_reported_once(kafka, caplog):
+    """A producer that chooses by the key may write signals to a partition that nobody reads."""
+    prefix, topic = signal_topic(kafka)
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    assert channel.poll() == []
+    assert not caplog.records
+    channel.close()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_SECONDS)
+    channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
+    for _ in range(2):
+        assert channel.poll() == []
+    (record,) = caplog.records
+    assert f"{topic} has 3 partitions" in record.getMessage()
+    channel.close()
 
 
 class EndedProducer:

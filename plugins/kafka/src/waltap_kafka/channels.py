@@ -3,6 +3,7 @@
 Their records have Debezium's form.
 """
 
+import logging
 import time
 from typing import Final
 
@@ -24,6 +25,8 @@ from waltap.ports.signals.signal import Signal
 from waltap_kafka.client import MISSING, PASSING, REFUSALS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaSignalTopicMissing
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
+
+log = logging.getLogger(__name__)
 
 SIGNALS: Final = "signal.consumer."
 PARTITION: Final = 0
@@ -72,7 +75,8 @@ class KafkaSignals:
             if not self._uncommitted and not self._read(consumer):
                 return []
             # Commit before the pipeline acts: a crash must not repeat a signal.
-            origin = f"{self._cluster}/{self._topic_id}" if self._topic_id else ""
+            # Ids may have a slash, and no space.
+            origin = f"{self._cluster} {self._topic_id}" if self._topic_id else ""
             done = TopicPartition(self._topic, PARTITION, self._at or 0, origin)
             consumer.commit(offsets=[done], asynchronous=False)
         except KafkaException as raised:
@@ -126,15 +130,22 @@ class KafkaSignals:
         (noted,) = consumer.committed([partition], ASK_S)
         if noted.error is not None:
             raise KafkaException(noted.error)
-        found_id = described[self._topic].result().topic_id
+        found_topic = described[self._topic].result()
+        number = found_topic.topic_id
         # Old brokers know no ids, and their client has zeros.
-        topic_id = str(found_id) if found_id.get_most_significant_bits() else ""
+        topic_id = str(number) if number.get_most_significant_bits() else ""
         if topic_id != self._topic_id:
             self._cluster = consumer.list_topics(self._topic, ASK_S).cluster_id or ""
             self._topic_id = topic_id
+            if (count := len(found_topic.partitions)) > 1:
+                log.warning(
+                    "topic %s has %d partitions: only signals in partition %d are read; "
+                    "create it with one partition, or send them there",
+                    self._topic, count, PARTITION,
+                )  # fmt: skip
         # The broker may still have the commit of a former topic of that name. One that a mirror
         # copied from another cluster counts.
-        cluster, _, noted_id = (noted.metadata or "").rpartition("/")
+        cluster, _, noted_id = (noted.metadata or "").rpartition(" ")
         other = noted_id not in {"", topic_id}
         former = topic_id and other and cluster in {"", self._cluster}
         # Without a commit the offset is negative. Retention may have deleted a committed one.
