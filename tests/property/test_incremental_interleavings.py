@@ -15,7 +15,7 @@ from waltap.changes.decode.message import Change, Delete, OldTuple, Update
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
-from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.signals.signal import Signal, SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ChunkSize, NamedTable, ReadChunk
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap.ports.snapshot.incremental_state import IncrementalState
@@ -250,11 +250,11 @@ def snapshots_of(
     server: Server, state: IncrementalState, *, obeyed: bool = False, **more: Any
 ) -> IncrementalSnapshots:
     identifiers = itertools.count(len(server.wal))
+    more.setdefault("read", lambda _signal, _action: "nothing is asked for by a row")
     return IncrementalSnapshots(
         server,
         None if server.positions else ("public", "signals"),
         writes=not server.positions,
-        read=lambda _signal, _data: "nothing is asked for by a row",
         keys=lambda _relation: (),
         identifying=lambda _relation: (0,),
         clock=lambda: 0.0,
@@ -377,3 +377,30 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
     assert not (snapshots.state.queue or snapshots.state.awaiting_stream), "it comes to its end"
     assert not snapshots.state.chunks
     assert consumer.rows == server.states[-1]
+
+
+class WideServer(Server):
+    """A server with ``count`` tables, none of which has a key; it counts the looks at one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(positions=True)
+        self.count, self.looks = count, 0
+
+    def known_tables(self) -> Mapping[tuple[str, str], Sequence[NamedTable]]:
+        named = [NamedTable("public", f"t{n}", n) for n in range(self.count)]
+        return {("public", table.table): [table] for table in named}
+
+    def table(self, _request: SnapshotRequest) -> Relation | None:
+        self.looks += 1
+        return msgspec.structs.replace(T, primary_key=())
+
+
+def test_the_stream_waits_for_looks_at_few_tables_only():
+    answers, asked = {}, {"data-collections": ["public.t.*"], "type": "incremental"}
+    for count in (20, 21, 1000):
+        server, state = WideServer(count), IncrementalState(paused=True)
+        snapshots = snapshots_of(server, state, read=lambda signal, action: action(signal, asked))
+        answers[count] = snapshots.take(Signal("s", "execute-snapshot", ""), 0)
+        assert len(snapshots.state.queue) == count
+        assert server.looks == (count if count <= 20 else 0)
+    assert [bool(answer) for answer in answers.values()] == [True, False, False]

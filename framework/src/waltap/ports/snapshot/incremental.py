@@ -69,6 +69,9 @@ log = logging.getLogger(__name__)
 # Number of the last transactions whose visibility is checked.
 RECENT = 4096
 
+# Tables of a signal whose keys are looked for before it is answered.
+TABLES_LOOKED_AT = 20
+
 
 class ChunkReader:
     """Read the next chunk after the one in ``state``.
@@ -509,10 +512,10 @@ class IncrementalSnapshots:
 
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> str:
         """Queue tables, and return which of them are not read for lack of a key."""
-        state, keyless = (
-            self.state,
-            self._keyless([r for r in wanted if (r.schema, r.table) in known]),
-        )
+        state = self.state
+        captured = [request for request in wanted if (request.schema, request.table) in known]
+        # Each look takes queries, and the stream waits; of many tables the log names those.
+        keyless = self._keyless(captured) if len(captured) <= TABLES_LOOKED_AT else []
         idle = not state.queue
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
