@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -380,27 +381,47 @@ def test_every_row_arrives_and_nothing_is_older_than_what_was_delivered(
 
 
 class WideServer(Server):
-    """A server with ``count`` tables, none of which has a key; it counts the looks at one."""
+    """A server with ``count`` tables without rows; it counts the looks at one."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *key: str) -> None:
         super().__init__(positions=True)
-        self.count, self.looks = count, 0
+        self.states, self.count, self.looks = [{}], count, 0
+        self.relation = msgspec.structs.replace(T, primary_key=key)
 
     def known_tables(self) -> Mapping[tuple[str, str], Sequence[NamedTable]]:
         named = [NamedTable("public", f"t{n}", n) for n in range(self.count)]
         return {("public", table.table): [table] for table in named}
 
-    def table(self, _request: SnapshotRequest) -> Relation | None:
+    def table(self, request: SnapshotRequest) -> Relation | None:
         self.looks += 1
-        return msgspec.structs.replace(T, primary_key=())
+        return msgspec.structs.replace(self.relation, table=request.table)
+
+
+ALL = {"data-collections": ["public.t.*"], "type": "incremental"}
+
+
+def asked(server: Server, state: IncrementalState) -> tuple[IncrementalSnapshots, str]:
+    snapshots = snapshots_of(server, state, read=lambda signal, action: action(signal, ALL))
+    return snapshots, snapshots.take(Signal("s", "execute-snapshot", ""), 0)
 
 
 def test_the_stream_waits_for_looks_at_few_tables_only():
-    answers, asked = {}, {"data-collections": ["public.t.*"], "type": "incremental"}
+    answers = {}
     for count in (20, 21, 1000):
-        server, state = WideServer(count), IncrementalState(paused=True)
-        snapshots = snapshots_of(server, state, read=lambda signal, action: action(signal, asked))
-        answers[count] = snapshots.take(Signal("s", "execute-snapshot", ""), 0)
+        server = WideServer(count)
+        snapshots, answers[count] = asked(server, IncrementalState(paused=True))
         assert len(snapshots.state.queue) == count
         assert server.looks == (count if count <= 20 else 0)
     assert [bool(answer) for answer in answers.values()] == [True, False, False]
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_the_stream_goes_on_between_tables_without_rows(positions):
+    server = WideServer(50, "id")
+    server.positions = positions
+    snapshots, answer = asked(server, IncrementalState())
+    assert (answer, server.looks, snapshots.waiting) == ("", 20, True)
+    snapshots.resume(0)
+    assert (server.looks, len(snapshots.state.queue), snapshots.waiting) == (40, 10, True)
+    snapshots.resume(0)
+    assert (server.looks, snapshots.state.queue, snapshots.waiting) == (50, [], False)

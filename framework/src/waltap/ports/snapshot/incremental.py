@@ -69,8 +69,8 @@ log = logging.getLogger(__name__)
 # Number of the last transactions whose visibility is checked.
 RECENT = 4096
 
-# Tables of a signal whose keys are looked for before it is answered.
-TABLES_LOOKED_AT = 20
+# Tables that are looked at before the stream continues: each look takes queries.
+TABLES_AT_ONCE = 20
 
 
 class ChunkReader:
@@ -294,7 +294,7 @@ class IncrementalSnapshots:
             self._all_streamed()
             self.resume(now)
             return []
-        return _piece(self._closed(now), until, previous_end_lsn, now)
+        return self._closed(now).pieces(until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
         """Resume from the state after a restart or a wait.
@@ -408,7 +408,7 @@ class IncrementalSnapshots:
                 closed = self._signalled(change, now)
                 pieces = []
                 if closed is not None:
-                    pieces = _piece(closed, change.lsn, part.previous_end_lsn, now)
+                    pieces = closed.pieces(change.lsn, part.previous_end_lsn, now)
                 if pieces and index > cut:
                     before, rest = rest.split(index - cut)
                     out.append(before)
@@ -514,8 +514,8 @@ class IncrementalSnapshots:
         """Queue tables, and return which of them are not read for lack of a key."""
         state = self.state
         captured = [request for request in wanted if (request.schema, request.table) in known]
-        # Each look takes queries, and the stream waits; of many tables the log names those.
-        keyless = self._keyless(captured) if len(captured) <= TABLES_LOOKED_AT else []
+        # The log names the tables of a signal for many.
+        keyless = self._keyless(captured) if len(captured) <= TABLES_AT_ONCE else []
         idle = not state.queue
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
@@ -636,7 +636,7 @@ class IncrementalSnapshots:
             self._notice_pause("PAUSED" if self.suspended else "RESUMED")
         if self.suspended:
             return
-        identifier = self._identifier()
+        identifier, ended = self._identifier(), 0
         while state.queue and not self._read_head(identifier):
             if self.waiting:
                 return
@@ -644,6 +644,10 @@ class IncrementalSnapshots:
             done = state.finish_head(waits=self._at_end)
             if not (state.queue or reported):
                 self._notice("COMPLETED", done.signal)
+            ended += 1
+            if state.queue and ended == TABLES_AT_ONCE:
+                self.waiting = True
+                return
         if not self._writes:
             return
         self._streamed_by = identifier
@@ -773,24 +777,6 @@ class IncrementalSnapshots:
             rows=scanned,
         )
         return False
-
-
-def _piece(
-    window: SnapshotWindow, lsn: int, previous_end_lsn: int | None, now: int
-) -> list[SnapshotRows]:
-    """Return the remaining rows as a piece of the stream before ``lsn``."""
-    piece = SnapshotRows(
-        relation=window.relation,
-        rows=window.rows(),
-        ts=now,
-        lsn=lsn,
-        xid=None,
-        previous_end_lsn=previous_end_lsn,
-        first_marker="incremental",
-        last_marker="incremental",
-        kind="incremental",
-    )
-    return [piece] if piece.rows else []
 
 
 def _nothing(_xid: int) -> bool:

@@ -19,6 +19,7 @@ import msgspec
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.changes.decode.relation import Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.snapshot.incremental_state import IncrementalState, Key
 
 
@@ -82,6 +83,21 @@ class SnapshotWindow:
         # The chunk must be read again: its rows belong under the new name, or to no table.
         self.renamed = True
         return False
+
+    def pieces(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
+        """Return the remaining rows, if any, as a piece of the stream before ``lsn``."""
+        piece = SnapshotRows(
+            relation=self.relation,
+            rows=self.rows(),
+            ts=now,
+            lsn=lsn,
+            xid=None,
+            previous_end_lsn=previous_end_lsn,
+            first_marker="incremental",
+            last_marker="incremental",
+            kind="incremental",
+        )
+        return [piece] if piece.rows else []
 
     def rows(self) -> list[Tuple]:
         """Return the rows without newer changes, in the order read."""
