@@ -150,8 +150,8 @@ def test_the_sink_and_commands_of_its_profile_reach_a_store_that_asks_for_a_logi
         assert refused.returncode != 0, "the store lets in whoever comes"
         apply = ("--changelog", "p.toml", "--output", f"{tables}/tables", "--once", *jars)
         spark("apply", *apply)
-        dsn = ("--dsn", database.dsn, "--patience", "0")
-        (found,) = json.loads(spark("verify", tables, "--profile", "p.toml", "--json", *dsn, *jars))
+        now = ("--profile", "p.toml", "--patience", "0")  # the profile gives the source, too
+        (found,) = json.loads(spark("verify", tables, "--json", *now, *jars))
         assert [each["verdict"] for each in found["tables"]] == ["equal"]
     finally:
         s3.ask_for_login(False)

@@ -25,11 +25,13 @@ from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.changelog.verification import named_store, profile_store
 from waltap_sinks.comparison.commands import (
     PATIENCE_S,
+    DsnOption,
     PatienceOption,
     TableOption,
     WithoutOption,
     connected,
     document,
+    dsn_of,
     exit_code,
     print_comparison,
     print_json,
@@ -359,12 +361,7 @@ def sql(
 @application.command()
 def verify(
     output: OutputArgument,
-    dsn: Annotated[
-        str,
-        typer.Option(
-            "--dsn", metavar="DSN", help="The source: postgres://user@host/db or key=value pairs."
-        ),
-    ],
+    dsn: DsnOption = None,
     table: TableOption = None,
     without: WithoutOption = None,
     patience: PatienceOption = PATIENCE_S,
@@ -377,18 +374,22 @@ def verify(
 
     Exit code 1 when rows differ, or when Spark lacks a column that --without does not name. Exit
     code 5 when the only differences are late tables: they are suspended, or did not reach the
-    source's position in time. With --profile only the rows and columns that its publications
-    publish count, and a difference of an idle pipeline is not late. It names tables that Spark
-    lacks; only ``waltap verify PROFILE`` knows whether they are captured.
+    source's position in time. Without --dsn the profile gives the source. With --profile only the
+    rows and columns that its publications publish count, and a difference of an idle pipeline is
+    not late. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether they
+    are captured.
     """
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, missing_tables
 
-    found = _output(output, _storage(profile))
     known = None if profile is None else resolve(read(profile), Host())
+    source = dsn or (None if known is None else dsn_of(known))
+    if source is None:
+        raise typer.BadParameter("is needed without --profile", param_hint="--dsn")
+    found = _output(output, _storage(profile))
     writes = known is not None and not known.branches and _writes(known.sink.properties, found)
     session = _spark("waltap verify", found, master, set_, profile)
-    with connected(dsn) as connection, session as spark:
+    with connected(source) as connection, session as spark:
         tables = open_tables(spark, found.store)
         results = compare(
             connection,
