@@ -373,7 +373,7 @@ def test_the_first_commit_appears_while_the_command_runs(lake, monkeypatch):
     lake.change(orders=1)
     monkeypatch.setattr(commands, "draw_until_interrupted", draw)
     assert CliRunner().invoke(application, ["top", str(lake.folder)]).exit_code == 0
-    assert "nothing was applied yet" in str(drawn[0])
+    assert "nothing was applied here yet" in str(drawn[0])
     assert str(drawn[1].columns[0]._cells) == "['public.items', 'public.orders']"
 
 

@@ -239,8 +239,8 @@ def _batch(log: ChangeLog, before: OutputState | None, after: OutputState) -> Ap
 
 
 NO_COMMIT_YET: Final = (
-    "nothing was applied yet. The first commit comes after the snapshot; spark.log in the state "
-    "folder shows how far the applier is"
+    "nothing was applied here yet. If this is the sink's path, the first commit comes after the "
+    "snapshot; spark.log in the state folder shows how far the applier is"
 )
 
 
