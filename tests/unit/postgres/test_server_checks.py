@@ -2,7 +2,7 @@
 
 import pytest
 
-from waltap_postgres.start.server_checks import slot_limits, version
+from waltap_postgres.start.server_checks import output_plugin, slot_limits, version
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,11 @@ def test_servers_from_12_on_are_supported(number, verdict):
     found = version(number)
     assert found.verdict == verdict
     assert ("12 or later" in found.remedy) == (verdict == "error")
+
+
+def test_a_plugin_that_the_role_cannot_look_up_is_not_called_fit():
+    """Only some roles may read the server's list, and only some servers have one."""
+    assert "a new slot shows" in output_plugin({}, "wal2json").found
+    assert output_plugin({}, "pgoutput").found == "pgoutput"
+    listed = {"output_plugin_libraries": "pgoutput, wal2json"}
+    assert output_plugin(listed, "wal2json").found == "wal2json is allowed"
