@@ -44,6 +44,8 @@ def test_tables_that_cannot_be_taken_are_problems():
     raw = read_tables({"sources": {"a": 1}, "transforms": ["x"], "source": "postgres"})
     assert [each.property for each in raw.problems] == ["sources", "transforms", "source"]
     assert "[source], [sink]" in str(raw.problems[0])
+    (outside,) = read_tables({"waltap.state.dir": "/state"}).problems
+    assert "is in no section: write it below [source]" in str(outside)
 
 
 # --- Debezium's forms, and Strimzi's ---------------------------------------------------------------

@@ -187,10 +187,16 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
             else:
                 _merge(raw, flat)
         else:
+            known = section in {*SECTIONS, "sink", "labels", *LISTS, "predicates", "dead_letters"}
+            what = "is not a section of a profile"
+            if not known and not isinstance(content, Mapping):
+                what = (
+                    "is in no section: write it below [source], or below [sink] if it is a sink's"
+                )
             raw.problems.append(
                 PropertyProblem(
                     section,
-                    "is not a section of a profile",
+                    what,
                     allowed="name, [source], [sink], [[sinks]], [engine], [format], [offsets], "
                     "[[transforms]], [predicates.NAME], [[converters]], [dead_letters], [labels]",
                 )
