@@ -431,11 +431,13 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path):
     (states / "empty").mkdir()
     source = "[source]\ntype = 'postgres'\n'database.hostname' = 'h'\n'database.dbname' = 'd'\n"
     (profiles / "one.toml").write_text(f"name = 'first'\n{source}'database.user' = 'u'\n")
+    (profiles / "two.toml").write_text((profiles / "one.toml").read_text())
     (profiles / "torn.toml").write_text("[source]\nnothing")
     (profiles / "other.toml").write_text("[project]\nname = 'x'\n")
+    assert [each.name for each in members(profiles, Host())] == ["first", "torn"]
     found = {each.name: each for each in members(profiles, Host())}
-    assert set(found) == {"first", "torn"}
     assert found["first"].state_dir == states / "first"
+    assert found["first"].origin == profiles / "one.toml"
     assert report(found["torn"])["problem"]
     assert report(found["first"]) | {"origin": ""} == {
         "pipeline": "first", "origin": "", "run": None, "stored_ms": None, "problem": "",

@@ -67,7 +67,9 @@ def members(folder: Path, host: Host, set_: list[str] | None = None) -> list[Pip
             for path in sorted(folder.iterdir())
             if path.is_dir() and ((path / LOCK).exists() or (path / OFFSET).exists())
         ]
-    return sorted(found, key=lambda each: each.name)
+    # Profiles with one name have one state folder: they are one pipeline.
+    states = {each.state_dir or each.origin: each for each in reversed(found)}
+    return sorted(states.values(), key=lambda each: each.name)
 
 
 def profiles(folder: Path) -> Iterator[Path]:
