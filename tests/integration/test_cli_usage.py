@@ -80,6 +80,7 @@ ENDS = [
     ("signal FILE log", 1, "WT-6201 … waltap run FILE"),
     ("replay shop.toml --sink null", 1, "WT-2041"),
     ("init", 2, "--dsn is not given"),
+    ("plugins new x --kind decodr", 2, "'--kind': 'decodr' is not one of"),
 ]
 
 

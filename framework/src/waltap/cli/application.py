@@ -280,7 +280,7 @@ class CommandGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except USAGE_ERROR as error:
-            error.message = redacted(error.message)
+            error.message = redacted(error.message.removeprefix("Value error, "))
             raise
 
     def plugin_command(self, name: str) -> Any:
