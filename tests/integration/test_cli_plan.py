@@ -53,6 +53,14 @@ def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop):
     assert shop.made() == [shop.slot] * 2
 
 
+def test_a_file_that_names_no_sink_is_checked_with_a_warning(shop):
+    shop.sink = {}
+    (missing,) = [each for each in shop.json("doctor FILE --json") if each["name"] == "sink"]
+    assert (missing["verdict"], "--sink NAME:VALUE" in missing["remedy"]) == ("warning", True)
+    assert missing["found"] in {each["found"] for each in shop.json("plan FILE --json")["problems"]}
+    assert "sink" not in {each["name"] for each in shop.json("doctor FILE --sink null --json")}
+
+
 def test_a_plan_has_the_mode_that_the_spark_sink_gives_each_table(shop):
     shop.sink = {
         "type": "spark",

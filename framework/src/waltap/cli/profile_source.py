@@ -114,12 +114,17 @@ def any_sink(raw: "RawProfile", sink: str | None = None) -> str | None:
 
     A profile may lack a sink, and properties of a missing sink are not checked.
     """
-    if sink is not None or "sink" in raw.types or raw.branches:
+    if gives_sink(raw, sink):
         return sink
     for name in ASKING:
         raw.settings.pop(name, None)
     raw.sink.clear()
     return "terminal"
+
+
+def gives_sink(raw: "RawProfile", sink: str | None) -> bool:
+    """Return whether the profile or the command line names a sink."""
+    return sink is not None or "sink" in raw.types or bool(raw.branches)
 
 
 def overrides(raw: "RawProfile", given: list[str] | None) -> dict[str, str]:

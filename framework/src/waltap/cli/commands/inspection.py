@@ -22,6 +22,7 @@ from waltap.cli.profile_source import (
     SourceArgument,
     any_sink,
     connected,
+    gives_sink,
     overrides,
     read,
     resolved,
@@ -43,7 +44,10 @@ from waltap.ports.source.roles import DecodingSource, planned
 from waltap.services.monitor.views import table
 
 if TYPE_CHECKING:
+    from waltap.config.layers import RawProfile
     from waltap.pipeline.engine.build import PipelineStages
+
+SINK_NEEDED = "waltap run needs [sink] or --sink NAME:VALUE"
 
 
 def explain(
@@ -97,7 +101,7 @@ def explain(
     if found.problems:
         raise found.error()
     if used != sink:
-        echo("No sink is given: waltap run needs [sink] or --sink NAME:VALUE.", err=True)
+        echo(f"No sink is given: {SINK_NEEDED}.", err=True)
 
 
 def _print_explained(found: ValidationResult, rows: list[ExplainedProperty]) -> None:
@@ -181,7 +185,7 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> list[Prefl
 
     profile, host, raw = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
-        found = checks(stages, connector, locked=False)
+        found = [*_sink_given(raw, sink), *checks(stages, connector, locked=False)]
     try:
         raw.require_running()
     except ConfigurationError as error:
@@ -194,6 +198,14 @@ def _checks(source: str, sink: str | None, set_: list[str] | None) -> list[Prefl
         )
         return [check, *found]
     return found
+
+
+def _sink_given(raw: "RawProfile", sink: str | None) -> list[PreflightCheck]:
+    """Return a warning if no sink is given, so that the terminal is checked."""
+    if gives_sink(raw, sink):
+        return []
+    found = "none is given, so the terminal is checked"
+    return [PreflightCheck(name="sink", verdict="warning", found=found, remedy=SINK_NEEDED)]
 
 
 def _check_document(check: PreflightCheck) -> dict[str, str]:
@@ -246,9 +258,10 @@ def plan(
     """
     from waltap.pipeline.engine.preflight import asked_of_the_stored_offset, checks
 
-    profile, host, _ = resolved(source, set_, sink)
+    profile, host, raw = resolved(source, set_, sink)
     with connected(profile, host) as (connector, stages):
-        found = [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
+        found = _sink_given(raw, sink)
+        found += [each for each in checks(stages, connector, locked=False) if each.verdict != "ok"]
         plan = asked_of_the_stored_offset(
             stages.store, partial(_planned, connector), lambda found: isinstance(found, WaltapError)
         )
