@@ -2,6 +2,7 @@
 are written, captured tables that are not there at all, and rows that only the destination has."""
 
 import contextlib
+import itertools
 import json
 import shutil
 import stat
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 from waltap.cli.application import application
 from waltap.errors import ConfigurationError, SinkError, SourceError
+from waltap_sinks.comparison.source import ComparisonSource
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -201,6 +203,33 @@ def test_a_row_that_stays_wrong_while_both_sides_go_on_is_not_waited_for(destina
     with destination.pipeline.running() as run:
         assert "a=280" in destination.says(patience=3600.0, code=1)
         run.stop()
+
+
+def test_a_standby_that_is_behind_the_destination_is_waited_for(
+    private_server, tmp_path, monkeypatch
+):
+    private_server.execute("SELECT pg_create_physical_replication_slot('second', true)")
+    database = private_server.create_database("shop")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'old')")
+    settings = {"sink.type": "sql", "sink.url": f"sqlite:///{tmp_path}/rows.db"}
+    pipeline = PipelineRig(database, tmp_path, settings)
+    pipeline.catch_up()
+    standby = private_server.standby("second")
+    there, asked, position = Database(standby, "shop"), itertools.count(), ComparisonSource.position
+
+    def goes_on(source: ComparisonSource) -> int | None:
+        if next(asked) == 9:
+            there.execute("SELECT pg_wal_replay_resume()")
+        return position(source)
+
+    try:
+        there.execute("SELECT pg_wal_replay_pause()")
+        pipeline.deliver("UPDATE t SET v = 'new'")
+        monkeypatch.setattr(ComparisonSource, "position", goes_on)
+        Destination(pipeline, lambda _statement: None).says("--dsn", there.dsn, patience=120.0)
+    finally:
+        standby.remove()
+    assert next(asked) > 9
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)

@@ -222,12 +222,13 @@ def _round(
     """Read ``keys`` on both sides.
 
     Return both sides' rows, the source's states of each row since the round began, and whether the
-    destination reached its position; None if a side has no position.
+    destination reached its position; None if a side has no position, or the source is a standby.
     """
     here = pair.ours.of_keys(keys)
     states = {key: {here.get(key)} for key in keys}
     position = source.position()
-    began, known = time.monotonic(), True
+    # A destination may be ahead of a standby.
+    began, known = time.monotonic(), source.emits
 
     def arrived() -> bool:
         nonlocal known

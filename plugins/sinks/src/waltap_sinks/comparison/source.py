@@ -98,7 +98,8 @@ class ComparisonSource:
 
     def __init__(self, connection: "Connection[Any]", publications: Sequence[str] = ()) -> None:
         self._connection = connection
-        self._emits = True
+        # Whether the stream passes each position soon: no standby, whose rows may be older, too.
+        self.emits = True
         configure_session(connection)
         self._published = (
             narrowings(lambda sql, names: connection.execute(sql.encode(), names), publications)
@@ -156,11 +157,11 @@ class ComparisonSource:
             ((lsn,),) = self._connection.execute(AT).fetchall()
         except psycopg.Error:
             return None
-        if self._emits:
+        if self.emits:
             try:
                 self._connection.execute(EMIT)
             except psycopg.Error:  # on a standby, or without the right
-                self._emits = False
+                self.emits = False
         return None if lsn is None else parse_lsn(lsn)
 
     def reader(
