@@ -181,6 +181,25 @@ def test_a_table_that_gets_a_captured_name_while_the_engine_runs_lacks_rows(
     assert run(pipeline) == []
 
 
+def test_a_captured_table_that_gets_another_name_is_reported_once(old, pipeline, caplog):
+    made(old)
+    pipeline.settings |= FILTERED | {"table.include.list": r"public\.(old|fresh)"}
+
+    def said() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "is called" in r.getMessage()]
+
+    with pipeline.running() as there:
+        there.until(lambda: len(pipeline.destination.ids("fresh")) == 50, "the first rows")
+        old.execute("ALTER TABLE fresh RENAME TO away")
+        there.until(said, "the warning")
+        old.execute("ALTER TABLE away RENAME TO further; CREATE TABLE later (id int PRIMARY KEY)")
+        old.execute("ALTER TABLE further RENAME TO fresh; INSERT INTO fresh VALUES (51)")
+        there.until(lambda: 51 in pipeline.destination.ids("fresh"), "a row after it")
+    assert [text.split(", ")[0] for text in said()] == [
+        "captured table public.fresh is called public.away now"
+    ]
+
+
 def test_a_table_that_a_transaction_fills_joins_when_it_has_ended(
     old, pipeline, caplog, monkeypatch
 ):

@@ -66,6 +66,10 @@ REFUSED: Final = (
     "table %s is new and not captured. %s. Until that is done, changes are not delivered, and a start may "
     "be refused; then `waltap tables add FILE '%s'` captures it, or a start"
 )
+RENAMED: Final = (
+    "captured table %s is called %s now, which the profile does not capture: "
+    "its changes are not delivered"
+)
 POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""
 
@@ -238,11 +242,15 @@ class NewTables:
                 return
             locked = set[str]()
             for identifier, (schema, table) in present.items():
-                if identifier in self._captured or not self._captures(schema, table):
-                    continue
-                if self._names.get(identifier) == (schema, table):
+                if (named := self._names.get(identifier)) == (schema, table):
                     continue
                 name = f"{schema}.{table}"
+                if not self._captures(schema, table):
+                    if identifier in self._captured and named and self._captures(*named):
+                        log.warning(RENAMED, ".".join(named), name, extra={"table": name})
+                    continue
+                if identifier in self._captured:
+                    continue
                 streams_new = published.streams_new(schema, table)
                 # One that was a partition streamed under its root's name.
                 if streams_new and identifier not in self._names and identifier not in older:
