@@ -200,9 +200,12 @@ def test_both_sides_are_written_meanwhile(destination):
 def test_a_row_that_stays_wrong_while_both_sides_go_on_is_not_waited_for(destination):
     destination.pipeline.catch_up()
     destination.spoil("UPDATE pairs SET n = -5 WHERE a = 280")
+    destination.spoil("UPDATE bag SET b = 'z'")
     with destination.pipeline.running() as run:
-        assert "a=280" in destination.says(patience=3600.0, code=1)
+        output = destination.says(patience=3600.0, code=1)
         run.stop()
+    assert "a=280" in output
+    assert output.count("DIFFERENT") == 2, output
 
 
 def test_a_standby_that_is_behind_the_destination_is_waited_for(
@@ -306,6 +309,24 @@ def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_differen
     assert "other.t is not in" in output
     none = [f"--without=public.{name}" for name in ("kinds", "pairs", "bag", "later")]
     assert "no table of this pipeline is in" in destination.says(*none, code=1)
+
+
+@pytest.mark.parametrize("destination", ["file", "changelog"], indirect=True)
+def test_a_column_that_is_on_its_way_is_waited_for(destination):
+    destination.pipeline.catch_up()
+    destination.database.execute(
+        "ALTER TABLE pairs ADD more int DEFAULT 2; UPDATE pairs SET n = n + 1 WHERE a = 1"
+    )
+    late = destination.verify(patience=0.3)
+    assert late[0] != 0, late
+
+    def deliver(ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            destination.pipeline.catch_up()
+
+    with meanwhile(deliver):
+        code, output = destination.verify(patience=120.0)
+    assert (code, "without" in output) == (0, False), output
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)

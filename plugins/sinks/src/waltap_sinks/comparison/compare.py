@@ -64,6 +64,13 @@ def compare(
     for ``patience_s``.
     """
     source = ComparisonSource(connection, publications)
+    # Until when columns that are on their way are waited for, in all tables together.
+    columns_until: float | None = None
+
+    def with_new_columns(stored: ComparedTable) -> ComparedTable:
+        nonlocal columns_until
+        columns_until = columns_until or time.monotonic() + patience_s
+        return _at_source_position(source, target, stored, columns_until)
 
     def compared(stored: ComparedTable) -> TableDifferences | None:
         table = source.table(stored)
@@ -76,6 +83,11 @@ def compare(
         # nothing.
         patience = 0.0 if stored.lag_reason else patience_s
         result = _compared(source, target, pair, patience)
+        if patience and not result.behind and (pair.left_out or not result.equal):
+            now = with_new_columns(stored)
+            if now.columns != stored.columns:
+                pair = _pair(source, target, now, table, without)
+                result = _compared(source, target, pair, patience)
         if result.equal:
             return replace(result, lag_reason="")
         late = (each.lag_reason for each in target.tables() if each.name == stored.name)
@@ -95,6 +107,20 @@ def compare(
     before = {(stored.name, stored.oid) for stored in had}
     came = [stored for stored in now if (stored.name, stored.oid) not in before]
     return [*found, *(result for stored in came if (result := compared(stored))), *missing]
+
+
+def _at_source_position(
+    source: ComparisonSource, target: VerificationSource, stored: ComparedTable, deadline: float
+) -> ComparedTable:
+    """Return a table as it is once the target has the source's position."""
+    position = source.position()
+    while time.monotonic() < deadline:
+        at = target.position()
+        if position is None or at is None or at >= position:
+            break
+        time.sleep(ROUND_S)
+    now = (each for each in target.tables() if (each.name, each.oid) == (stored.name, stored.oid))
+    return next(now, stored)
 
 
 def _missing(
@@ -259,18 +285,23 @@ def _sample(pair: _TablePair, keys: set[Row], states: Mapping[Row, set[Row | Non
 def _compared_without_key(
     source: ComparisonSource, target: VerificationSource, pair: _TablePair, patience_s: float
 ) -> TableDifferences:
-    """Compare a keyless table until equal or late."""
-    position, deadline = source.position() if patience_s > 0 else None, None
+    """Compare a keyless table until equal, late or `ALIKE`."""
+    first = position = source.position() if patience_s > 0 else None
+    before, alike, deadline = None, 0, None
     while True:
         # The position before the rows: they are at least as new as it says.
         now = target.position()
         there, here = pair.theirs.total(), pair.ours.total()
         if deadline is None:
             deadline = time.monotonic() + patience_s
-        if here == there or time.monotonic() >= deadline:
-            behind = position is not None and now is not None and now < position
+        reached = source.emits and position is not None and now is not None and now >= position
+        alike = alike + 1 if reached and before == (here, there) else 0
+        if here == there or alike == ALIKE or time.monotonic() >= deadline:
+            behind = first is not None and now is not None and now < first
             return replace(_comparison(pair, here, there), behind=behind)
+        before = here, there
         time.sleep(ROUND_S)
+        position = source.position()
 
 
 def _with_keys_and_columns(

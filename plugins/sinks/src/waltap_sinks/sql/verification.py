@@ -99,6 +99,7 @@ class _SqlSource(abc.ABC):
         if self._metadata.read() is None and not self._metadata.made:
             return []
         self._metadata.forget()
+        self._described.clear()
         found = self._metadata.written_tables
         self._written |= found
         return [
