@@ -295,32 +295,6 @@ def test_a_password_that_is_changed_while_it_streams_is_found(
     assert "of today" not in reported
 
 
-def test_a_program_may_change_the_password_in_its_environment_while_it_streams(
-    private_server, tmp_path, monkeypatch
-):
-    """One that takes it out of there keeps the value of the start."""
-    monkeypatch.setenv("ITS_PASSWORD", "of yesterday")
-    private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'of yesterday'")
-    database = private_server.create_database("rotated_env")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    given = {"database.user": ROLE, "database.password": "${env:ITS_PASSWORD}"}
-    pipeline = PipelineRig(database, tmp_path, given)
-
-    def streams_again(row: int) -> None:
-        private_server.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'"
-        )
-        database.execute("INSERT INTO t VALUES (%s)", row)
-        run.until(lambda: row in pipeline.destination.ids("t"), "the row", 60.0)
-
-    with pipeline.running() as run:
-        monkeypatch.delenv("ITS_PASSWORD")
-        streams_again(1)
-        monkeypatch.setenv("ITS_PASSWORD", "of today")
-        private_server.execute(f"ALTER ROLE {ROLE} PASSWORD 'of today'")
-        streams_again(2)
-
-
 def codes(run: Run) -> set[str]:
     return {error.code for error, _ in run.notices.failures}
 

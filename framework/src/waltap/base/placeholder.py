@@ -31,30 +31,14 @@ class SecretMissing(ValueError):
 class SecretRefresh:
     """The origin of a value, to read its secrets again."""
 
-    # The text with placeholders, None without any.
+    # The text with placeholders, None without a file: the environment of a process stays as it is.
     template: str | None
     # Start of relative paths.
     folder: Path
 
-    @property
-    def from_file(self) -> bool:
-        """Return whether another process may change the value."""
-        return "file" in {found[1] for found in PLACEHOLDER.finditer(self.template or "")}
-
     def now(self) -> str | None:
-        """Return the value with its present secrets.
-
-        None: nothing is known but the first value, also where a program took the secret out of its
-        environment. Raises: SecretMissing.
-        """
-        if self.template is None:
-            return None
-        try:
-            return str(fill(self.template, self.folder)[0])
-        except SecretMissing:
-            if self.from_file:
-                raise
-            return None
+        """Return the value with its present secrets. Raises: SecretMissing."""
+        return None if self.template is None else fill(self.template, self.folder)[0]
 
 
 def holds_placeholder(value: object) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from waltap.base.placeholder import (
+    PLACEHOLDER,
     VARIABLE,
     SecretMissing,
     SecretRefresh,
@@ -108,9 +109,11 @@ class ValidationResult:
         return value
 
     def renewal(self, setting: GivenProperty) -> SecretRefresh:
-        """Return the origin of a setting's value; a literal value is not kept again."""
+        """Return the origin of a setting's value; only one with a file can change."""
         value = setting.value
-        template = value if isinstance(value, str) and holds_placeholder(value) else None
+        template = None
+        if isinstance(value, str) and "file" in {found[1] for found in PLACEHOLDER.finditer(value)}:
+            template = value
         return SecretRefresh(template, self._start(setting.origin))
 
     def is_secret(self, setting: GivenProperty) -> bool:

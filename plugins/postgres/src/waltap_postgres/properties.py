@@ -343,10 +343,9 @@ class PostgresProperties(Properties):
     def changing_password(self) -> bool:
         """Return whether the next connection may have another password."""
         given = self.renewal("password")
-        if self._password or self.password_command or (given is not None and given.from_file):
-            return True
-        # Only the program itself can change its environment.
-        return given is not None and given.now() not in {None, self.password}
+        return bool(
+            self._password or self.password_command or (given is not None and given.template)
+        )
 
     def secret(self, stopping: Callable[[], bool] = lambda: False) -> str | None:
         """Return the password of the next connection.
@@ -379,8 +378,7 @@ class PostgresProperties(Properties):
     def __getstate__(self) -> dict[Any, Any]:
         """Return the state for another process, with the present password."""
         # Another process has neither the plugin nor the command.
-        given = self.renewal("password")
-        if not self.changing_password and (given is None or given.template is None):
+        if not self.changing_password:
             return super().__getstate__()
         fixed = self.model_copy(update={"password": self.secret(), "password_command": None})
         fixed._password, fixed._renewals = None, {}  # noqa: SLF001 - a copy of ours
