@@ -223,9 +223,16 @@ def test_the_command_says_which_tables_have_no_key_and_what_reads_them(pipeline)
     read, seen = ("snapshot", "FILE", "public.keyless", "--wait", "120"), pipeline.destination
     with pipeline.running() as run:
         alone = pipeline.command(*read)
-        assert (alone.returncode, "was ignored: public.keyless" in alone.stderr) == (1, True)
-        both = pipeline.command(*read, "public.t")
-        assert (both.returncode, "in part: public.keyless is not read" in both.stderr) == (1, True)
+        assert (alone.returncode, "was ignored: not read: public.keyless" in alone.stderr) == (
+            1,
+            True,
+        )
+        lacking = pipeline.command("snapshot", "FILE", "public.t", "--key", "nope")
+        assert (lacking.returncode, "no column 'nope'" in lacking.stderr) == (1, True)
+        both = pipeline.command(*read, "public.t", "public.missing")
+        assert (both.returncode, "was accepted in part: " in both.stderr) == (1, True)
+        assert "not read: public.keyless: the table has no key" in both.stderr
+        assert "not read: public.missing: no such table is captured" in both.stderr
         run.until(lambda: len(seen.ids("t", "r")) == 25, "the rows of the other table")
         assert "`waltap snapshot FILE TABLE --blocking`" in alone.stderr
         for more in ("--blocking",), ("--key", "id"):

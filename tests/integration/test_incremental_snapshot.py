@@ -369,6 +369,20 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
     assert pipeline.destination.ids("u", "r") == list(range(1, 16))
 
 
+@pytest.mark.pipeline(
+    settings=READ_ONLY, sql=";".join(f"CREATE TABLE e{n} (id int PRIMARY KEY)" for n in range(45))
+)
+def test_the_end_of_tables_without_rows_is_stored_while_nothing_streams(pipeline):
+    with pipeline.running() as run:
+        asked(run, "e.*")
+        run.until(lambda: finished(run), "the end")
+    with pipeline.running() as run:
+        assert run.engine.delivery.signals.get("queue", []) == []
+        pipeline.database.execute("INSERT INTO e1 VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("e1") == [1], "the row")
+    assert read_rows(pipeline.destination, "e1") == []
+
+
 NO_WATERMARKS = (
     "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
     " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"

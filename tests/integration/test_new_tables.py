@@ -123,8 +123,9 @@ def test_a_new_table_that_no_start_would_publish_is_captured_when_the_remedy_is_
         made(old, key="")
         there.until(lambda: there.notices.new_tables, "the news")
         old.execute(refused.value.fields["sql"])
-        done = pipeline.command("tables", "add", "FILE", "public.fresh", "--no-snapshot")
+        done = pipeline.command("tables", "add", "FILE", "public.fresh")
         assert done.returncode == 0, done.stderr
+        assert "not read: public.fresh: the table has no key" in done.stderr
         old.execute("INSERT INTO fresh VALUES (51)")
         there.until(lambda: pipeline.destination.ids("fresh", "c") == [51], "the stream")
 

@@ -46,6 +46,9 @@ def test_tables_that_cannot_be_taken_are_problems():
     assert "[source], [sink]" in str(raw.problems[0])
     (outside,) = read_tables({"waltap.state.dir": "/state"}).problems
     assert "is in no section: write it below [source]" in str(outside)
+    for wrong in {"transform": [{"type": "x"}]}, {"nam": "shop"}:
+        (outside,) = read_tables(wrong).problems
+        assert "is not a section of a profile" in str(outside)
 
 
 # --- Debezium's forms, and Strimzi's ---------------------------------------------------------------

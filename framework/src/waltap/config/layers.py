@@ -187,9 +187,8 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
             else:
                 _merge(raw, flat)
         else:
-            known = section in {*SECTIONS, "sink", "labels", *LISTS, "predicates", "dead_letters"}
             what = "is not a section of a profile"
-            if not known and not isinstance(content, Mapping):
+            if "." in section and not isinstance(content, Mapping | list):
                 what = (
                     "is in no section: write it below [source], or below [sink] if it is a sink's"
                 )

@@ -606,7 +606,7 @@ class PostgresConnector(Connector):
         return self.catalogue.query(COLUMN_NAMES_SQL)
 
     def check_publishable(self, tables: Sequence[TableId]) -> None:
-        self._publications.only_inserts(tables)
+        self._publications.check(tables)
 
     def streams_new(self, schema: str, table: str) -> bool:
         return self._publications.streams_new(schema)

@@ -104,6 +104,11 @@ class YugabytePublications(PublicationSet):
         super().make(new_slot=new_slot)
         self._report(self._unsent)
 
+    def check(self, table_ids: Iterable[TableId]) -> None:
+        table_ids = list(table_ids)
+        self._refuse(set(table_ids) - self._members().keys())
+        super().check(table_ids)
+
     def publish(
         self, table_ids: Iterable[TableId], *, wanted: bool, briefly: bool = False
     ) -> list[TableId] | None:

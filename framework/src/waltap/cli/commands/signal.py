@@ -46,10 +46,12 @@ def ask_for(
     identifier: str = "",
     wait_s: float = WAIT_S,
     as_json: bool = False,
+    fails: bool = True,
 ) -> None:
     """Send a signal and print the answer.
 
-    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 where something was ignored.
+    Raises: PipelineNotRunning, ControlSocketUnusable; typer.Exit with 1 where something was ignored,
+    unless ``fails`` is False.
     """
     request = SignalRequest(
         kind=kind,
@@ -72,7 +74,7 @@ def ask_for(
         else:
             fate = "was accepted"
         echo(f"{profile.name}: signal {answer.identifier} ({kind}) {fate}", err=ignored)
-    if ignored:
+    if ignored and fails:
         raise typer.Exit(1)
 
 
@@ -233,7 +235,8 @@ def _table_ids(names: list[str], connector: Connector, stages: "PipelineStages")
 
 def _read(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) -> None:
     """Have the rows read, now or at the next start."""
-    if _asked(profile, "execute-snapshot", table_ids):
+    # The tables are added, also where their rows need another command.
+    if _asked(profile, "execute-snapshot", table_ids, fails=False):
         return
     with _stored_queue(stages) as state:
         if state is None:
@@ -256,12 +259,11 @@ def _forget(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]
             state.queue = [r for r in state.queue if (r.schema, r.table) not in table_ids]
 
 
-def _asked(profile: Profile, kind: str, table_ids: list[TableId]) -> bool:
+def _asked(profile: Profile, kind: str, table_ids: list[TableId], *, fails: bool = True) -> bool:
     """Give the running pipeline a signal about tables; False when none runs."""
+    named = {"data-collections": [sql_name(*table_id) for table_id in table_ids]}
     try:
-        ask_for(
-            profile, kind, {"data-collections": [sql_name(*table_id) for table_id in table_ids]}
-        )
+        ask_for(profile, kind, named, fails=fails)
     except PipelineNotRunning:
         return False
     return True

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from waltap.base.plugin_errors import interrupts, part_of, usable
 from waltap.base.text import duration, in_brief
@@ -28,6 +28,16 @@ SINK = "sink"
 INITIAL, INCREMENTAL = "Initial Snapshot", "Incremental Snapshot"
 SIGNAL, SLOT = "Signal", "Slot"
 """Aggregate types of waltap, not of Debezium."""
+
+
+class SignalAction(Protocol):
+    """Acts on a signal."""
+
+    def __call__(self, signal: Signal, *, explain: bool = False) -> str:
+        """Return the reason for ignoring it, or "".
+
+        With ``explain`` that is also the reason for ignoring a part (`PartlyIgnored`).
+        """
 
 
 class PipelineChannels:
@@ -83,11 +93,11 @@ class PipelineChannels:
 
     # --- signals ------------------------------------------------------------------------------
 
-    def poll_if_due(self, now: float, act: Callable[[Signal], str]) -> None:
+    def poll_if_due(self, now: float, act: SignalAction) -> None:
         """Process waiting signals in order, and poll each channel once a period.
 
-        The inbox is polled at every call. ``act`` returns the reason for ignoring a signal, or "". A
-        signal for which it raises waits for the next connection.
+        The inbox is polled at every call. A signal for which ``act`` raises waits for the next
+        connection.
         """
         while (given := self.inbox.take()) is not None:
             self._waiting.append(given)
@@ -100,7 +110,7 @@ class PipelineChannels:
         while self._waiting:
             signal, asked = self._waiting[0]
             if asked is None or begun(asked):
-                _answer(signal, asked, act(signal))
+                _answer(signal, asked, act(signal, explain=asked is not None))
             self._waiting.popleft()
 
     # --- notifications ------------------------------------------------------------------------

@@ -64,7 +64,7 @@ MESSAGES: Final = {
 }
 REFUSED: Final = (
     "table %s is new and not captured. %s. Until that is done, changes are not delivered, and a start may "
-    "be refused; then `waltap tables add FILE '%s'` captures it, or a start"
+    "be refused; after it, `waltap tables add FILE '%s'` or a start captures the table"
 )
 RENAMED: Final = (
     "captured table %s is called %s now, which the profile does not capture: "
@@ -72,6 +72,9 @@ RENAMED: Final = (
 )
 POLLS_PER_ANSWER: Final = 6
 """Looks between two questions about streamed tables, which take several queries."""
+
+TABLES_CHECKED: Final = 20
+"""New tables of a poll for which it looks whether a start would be refused: each look takes queries."""
 
 QUIET: Final = frozenset({"created", "joined"})
 """Events after which nothing is missing."""
@@ -240,7 +243,7 @@ class NewTables:
             self._read_joining(published, present)
             if present == self._names:
                 return
-            locked = set[str]()
+            locked, unpublished = set[str](), 0
             for identifier, (schema, table) in present.items():
                 if (named := self._names.get(identifier)) == (schema, table):
                     continue
@@ -260,7 +263,9 @@ class NewTables:
                 elif streams_new or identifier in tables.captured_tables():
                     self._join(published, identifier, name)
                 else:
-                    event = self._added(published, (schema, table))
+                    unpublished += 1
+                    check = unpublished <= TABLES_CHECKED
+                    event = self._added(published, (schema, table), check=check)
                     if event == "locked":
                         locked.add(identifier)  # the next poll tries again
                         if identifier in self._locked:
@@ -329,13 +334,17 @@ class NewTables:
         self._unsaved = True
         self._say("snapshot" if asked else "incomplete", name, again=again)
 
-    def _added(self, published: PublishingSource, table_id: tuple[str, str]) -> str:
-        """Publish a table that the next start would publish; return why not."""
+    def _added(self, published: PublishingSource, table_id: tuple[str, str], *, check: bool) -> str:
+        """Publish a table that the next start would publish; return why not.
+
+        Where it is left to a start, ``check`` whether that would be refused.
+        """
         if self._policy == "ignore" or not published.adds_tables():
             return "uncaptured"
         try:
             if self._policy != "snapshot":
-                published.check_publishable([table_id])
+                if check:
+                    published.check_publishable([table_id])
                 return "uncaptured"
             if published.publish([table_id], wanted=True, briefly=True) is None:
                 return "locked"

@@ -211,16 +211,18 @@ class SignalStage:
         self._blocking.close_if_late()
         if self._watcher is not None and (self._watcher.waiting or self._watcher.suspended):
             self._watcher.resume(self._now_us())
+            self._delivery.note_signals(self._watcher.stored)
 
-    def take(self, signal: Signal) -> str:
+    def take(self, signal: Signal, *, explain: bool = False) -> str:
         """Process a signal of another channel, and store its requests.
 
-        Return the reason for ignoring it, or "".
+        Return the reason for ignoring it, or "". With ``explain`` also that for ignoring a part of it
+        (`PartlyIgnored`).
         """
         if self._watcher is None:
             found = self._read(signal, None)
             return found if isinstance(found, str) else found(self._now_us()) or ""
-        why = self._watcher.take(signal, self._now_us())
+        why = self._watcher.take(signal, self._now_us(), explain=explain)
         self._keep(self._watcher)
         return why
 

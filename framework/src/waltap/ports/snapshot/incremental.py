@@ -27,7 +27,9 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -39,7 +41,6 @@ from waltap.errors import DecodeError, RetryVerdict, SourceError
 from waltap.ports.signals.signal import (
     Action,
     NamePatterns,
-    PartlyIgnored,
     Signal,
     SignalTableUnusable,
     SignalUnusable,
@@ -50,14 +51,16 @@ from waltap.ports.signals.signal import (
 from waltap.ports.snapshot.chunk_source import ChunkSize, ChunkSource, ReadChunk
 from waltap.ports.snapshot.incremental_state import IncrementalState, StreamPoint
 from waltap.ports.snapshot.requests import (
-    NO_KEY,
     NO_POSITION,
+    NOT_CAPTURED,
     accepted_of,
     as_streamed,
     key_text,
     listed,
+    refusals_text,
     refused,
     some,
+    without_key,
 )
 from waltap.ports.snapshot.window import MovedRows, SnapshotWindow
 
@@ -245,6 +248,8 @@ class IncrementalSnapshots:
         self.state.read_on(self.state.awaiting_stream)
         self._streamed_by = ""
         self._streamed_at: int | None = None
+        # Explains what the signal that is taken does not read.
+        self._explained: Callable[[], str] | None = None
         # Watermarks that are not written yet: id, type and data.
         self._marks: list[tuple[str, str, str]] = []
         self._moved = MovedRows(self.state, identifying)
@@ -445,17 +450,19 @@ class IncrementalSnapshots:
     def reads(self, name: str) -> bool:
         """Return False for a table without a key to read it by. Raises: SourceError."""
         schema, table = schema_and_table(name) or ("", "")
-        return not self._keyless([SnapshotRequest(schema=schema, table=table, signal="")])
+        return not self._refusal(SnapshotRequest(schema=schema, table=table, signal=""))
 
-    def take(self, signal: Signal, now: int) -> str:
+    def take(self, signal: Signal, now: int, *, explain: bool = False) -> str:
         """Process a signal of any channel.
 
-        Return the reason for ignoring it or a part of it (`PartlyIgnored`), or "". Raises:
-        SourceError; then the signal waits.
+        Return the reason for ignoring it, or "". With ``explain`` that is also the reason for ignoring
+        a part (`PartlyIgnored`), of at most `TABLES_AT_ONCE` tables. Raises: SourceError; then the
+        signal waits.
         """
-        self._stored = None
+        self._stored, self._explained = None, None
         found = self._read_signal(signal, self._action)
-        return found if isinstance(found, str) else found(now) or ""
+        ignored = found if isinstance(found, str) else found(now) or ""
+        return ignored or (self._explained() if explain and self._explained is not None else "")
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a signal, "" for missing ones."""
@@ -489,7 +496,8 @@ class IncrementalSnapshots:
             streamed = as_streamed(requests(signal, arguments, known, self._patterns()), known)
             if not any((request.schema, request.table) in readable for request in streamed):
                 text = some(streamed) or ", ".join(names(arguments)[:3]) or "the signal names none"
-                raise SignalUnusable(f"no such table is captured: {text}")
+                raise SignalUnusable(f"{NOT_CAPTURED}: {text}")
+            self._explained = partial(self._refusals, streamed, readable)
             if any(request.blocking for request in streamed):
                 return lambda _now: self._block(streamed, readable)
             return lambda now: self._queue(streamed, readable, now)
@@ -510,12 +518,8 @@ class IncrementalSnapshots:
         others = [r for r in wanted if (r.schema, r.table) != self._signal_table]  # as in Debezium
         state.blocking = state.blocking + accepted_of(others, state.blocking, known)
 
-    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> str:
-        """Queue tables, and return which of them are not read for lack of a key."""
+    def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
-        captured = [request for request in wanted if (request.schema, request.table) in known]
-        # The log names the tables of a signal for many.
-        keyless = self._keyless(captured) if len(captured) <= TABLES_AT_ONCE else []
         idle = not state.queue
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
@@ -527,22 +531,27 @@ class IncrementalSnapshots:
             self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
-        why = f"{some(keyless)} is not read: {NO_KEY}" if keyless else ""
-        return why if len(keyless) == len(wanted) else PartlyIgnored(why)
 
-    def _keyless(self, wanted: list[SnapshotRequest]) -> list[SnapshotRequest]:
-        """Return the tables without a key to read them by. Raises: SourceError."""
-        found = []
-        for request in wanted:
-            try:
-                relation = self._source.table(request)
-            except (SourceError, DecodeError) as error:
-                if error.retry is not RetryVerdict.NEVER:
-                    raise
-                continue  # the log says so when the table is due
-            if relation is not None and not self._reader.key(request, relation):
-                found.append(request)
-        return found
+    def _refusals(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]) -> str:
+        """Return which tables of a signal are not read, and why."""
+        reasons = [(r, "" if (r.schema, r.table) in known else NOT_CAPTURED) for r in wanted]
+        read = [request for request, why in reasons if not (why or request.blocking)]
+        if len(read) <= TABLES_AT_ONCE:  # else only the log names them
+            with suppress(SourceError, DecodeError):  # the stream notices such an error, too
+                reasons += [(request, self._refusal(request)) for request in read]
+        return refusals_text(reasons)
+
+    def _refusal(self, request: SnapshotRequest) -> str:
+        """Return why a table cannot be read, "" if it can. Raises: SourceError."""
+        try:
+            relation = self._source.table(request)
+        except (SourceError, DecodeError) as error:
+            if error.retry is not RetryVerdict.NEVER:
+                raise
+            return error.problem
+        if relation is None:
+            return NOT_CAPTURED
+        return "" if self._reader.key(request, relation) else without_key(request)
 
     def _pause(self, *, paused: bool) -> None:
         if self.state.queue and self.state.paused != paused:
@@ -646,7 +655,8 @@ class IncrementalSnapshots:
                 self._notice("COMPLETED", done.signal)
             ended += 1
             if state.queue and ended == TABLES_AT_ONCE:
-                self.waiting = True
+                # Earlier watermarks are not about the tables that have just ended.
+                self._streamed_by, self._marks, self.waiting = "", [], True
                 return
         if not self._writes:
             return
@@ -722,11 +732,10 @@ class IncrementalSnapshots:
         if self.waiting:
             return False
         if relation is None:
-            refused([request], "no such table is captured")
+            refused([request], NOT_CAPTURED)
             return self._ended(request, "UNKNOWN_SCHEMA")
         if not key:
-            chosen = request.surrogate_key
-            refused([request], f"the table has no column {chosen!r}" if chosen else NO_KEY)
+            refused([request], without_key(request))
             return self._ended(request, "NO_PRIMARY_KEY")
         if chunk is None or not chunk.rows:
             if not reported:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from waltap.base.text import cut
-from waltap.ports.signals.signal import SnapshotRequest, TableNotRead
+from waltap.ports.signals.signal import PartlyIgnored, SnapshotRequest, TableNotRead
 from waltap.ports.snapshot.chunk_source import NamedTable
 
 log = logging.getLogger(__name__)
@@ -18,6 +18,7 @@ NO_POSITION = (
     "the source has no WAL position that shows where the rows belong: signal.data.collection must name a "
     "table for watermarks, and read.only be false"
 )
+NOT_CAPTURED = "no such table is captured"
 NO_KEY = (
     "the table has no key to read it by: `waltap snapshot FILE TABLE --blocking` needs none; else "
     "message.key.columns may name one for all, a signal's surrogate-key (--key) one for itself"
@@ -40,6 +41,12 @@ def as_streamed(
     return list(found.values())
 
 
+def without_key(request: SnapshotRequest) -> str:
+    """Return why a table is not read that has no column to read it by."""
+    chosen = request.surrogate_key
+    return f"the table has no column {chosen!r}" if chosen else NO_KEY
+
+
 def accepted_of(
     wanted: list[SnapshotRequest],
     waiting: list[SnapshotRequest],
@@ -51,7 +58,7 @@ def accepted_of(
     """
     queued = {(r.schema, r.table, r.condition) for r in waiting}
     new = [r for r in wanted if (r.schema, r.table, r.condition) not in queued]
-    refused([r for r in new if (r.schema, r.table) not in known], "no such table is captured")
+    refused([r for r in new if (r.schema, r.table) not in known], NOT_CAPTURED)
     return [r for r in new if (r.schema, r.table) in known]
 
 
@@ -66,6 +73,17 @@ def refused(requests: list[SnapshotRequest], why: str) -> None:
         cut(why),
         extra={"table": requests[0].name, "error_code": TableNotRead.code},
     )
+
+
+def refusals_text(reasons: Sequence[tuple[SnapshotRequest, str]]) -> str:
+    """Say which tables are not read, by reason; "" is the reason of one that is."""
+    by_reason = dict[str, list[SnapshotRequest]]()
+    for request, why in reasons:
+        if why:
+            by_reason.setdefault(why, []).append(request)
+    text = "; ".join(f"not read: {some(each)}: {why}" for why, each in by_reason.items())
+    every = sum(map(len, by_reason.values())) == len({request for request, _ in reasons})
+    return text if every else PartlyIgnored(text)
 
 
 def some(requests: list[SnapshotRequest]) -> str:

@@ -315,6 +315,10 @@ class PublicationSet:
                     raise
         return new
 
+    def check(self, table_ids: Iterable[TableId]) -> None:
+        """Raise the SourceError with which `publish` would refuse tables."""
+        self.only_inserts(table_ids)
+
     def only_inserts(self, table_ids: Iterable[TableId]) -> set[TableId]:
         """Return the tables to publish only inserts of. Raises: IdentityMissing."""
         policy = self._properties.publication_keyless_tables
