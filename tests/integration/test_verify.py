@@ -4,7 +4,6 @@ are written, captured tables that are not there at all, and rows that only the d
 import contextlib
 import itertools
 import json
-import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -535,18 +534,3 @@ def test_what_a_target_does_not_hold_is_reported_before_the_run_with_what_ends_i
     database.execute("INSERT INTO words VALUES ('k', 'K', '\U0001f600')")
     shop.run()
     mariadb.execute(f"DROP DATABASE {name}")
-
-
-@pytest.mark.parametrize("destination", TARGETS, indirect=True)
-def test_tables_are_compared_after_a_lost_state_folder_before_they_change(destination):
-    """The slot is taken over without another snapshot; a table that was made anew is another one."""
-    pipeline, database = destination.pipeline, destination.database
-    pipeline.catch_up()
-    shutil.rmtree(pipeline.offset_file.parent)
-    pipeline.catch_up(**{"slot.takeover": True, "snapshot.mode": "no_data"})
-    destination.says()
-    destination.spoil("DELETE FROM pairs WHERE a = 7")
-    assert "a=7" in destination.says("--table", "public.pairs", code=1)
-    database.execute("UPDATE pairs SET n = n + 1; DROP TABLE bag; DELETE FROM kinds WHERE id = 2")
-    pipeline.catch_up()
-    assert "bag" not in destination.says()

@@ -1,10 +1,12 @@
 """Which table an entry of the change log is of, and which column, by numbers in the source; names in a catalogue."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.unit.spark.test_plan import entry, manifest
 
 from waltap.changes.decode.relation import FormerOwner
@@ -302,6 +304,25 @@ def test_a_column_of_a_former_table_is_read_once_from_its_files():
     for ids, found in (({"id": 1, "v": 2}, ["v", None]), ({"id": 1, "v": 3}, [None, "v"])):
         has = dict.fromkeys(ids, '"string"')
         assert [file_column(state, has, ids, name) for name in ("v@2", "v")] == found
+
+
+def test_columns_of_files_without_numbers_are_told_apart_after_others_take_their_names():
+    """An earlier release wrote no numbers; b and c were dropped, then x and y get their names."""
+    kinds = dict.fromkeys(("id", "b", "c", "x", "y"), "int")
+    state = TableState(schema="public", table="t", columns=kinds, file_schemas={"o": kinds}, oid=7)
+    for at, (four, five) in enumerate([("x", "y"), ("b", "y"), ("b", "c")]):
+        names = group(("id", 1), (four, 4), (five, 5))
+        types = dict.fromkeys(("id", four, five), "int")
+        state, _reasons = identify(state, dataclasses.replace(names, fingerprint=f"f{at}"), types)
+        state = replace(
+            state,
+            columns={**state.columns, **types},
+            file_schemas={**state.file_schemas, f"f{at}": types},
+        )
+    found = {
+        name: file_column(state, kinds, state.version_ids["o"], name) for name in state.columns
+    }
+    assert found == {"id": "id", "b@": "b", "c@": "c", "b": "x", "c": "y"}
 
 
 def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():

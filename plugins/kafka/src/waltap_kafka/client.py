@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 # How long a start waits for a broker before it fails with the reason.
 REACH_S: Final = 15.0
 STEP_S: Final = 0.25
+# Topics that one error names.
+NAMED: Final = 5
 # librdkafka reports a broker that is away twice a second; the log gets one line a minute.
 REPORT_AGAIN_S: Final = 60.0
 
@@ -315,7 +317,9 @@ class KafkaClients:
         if code in REFUSALS | AWAY:
             # The broker names none of a transaction's topics.
             if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and not topic:
-                where = "".join(f"topic {name}: " for name in self.unwritable())
+                names = self.unwritable()
+                more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+                where = f"topic {', '.join(names[:NAMED])}{more}: " if names else ""
             return self.refused(error, where)
         missing = code in MISSING or (code == KafkaError._UNKNOWN_PARTITION and not placed)
         if missing and not self._creates_topics:

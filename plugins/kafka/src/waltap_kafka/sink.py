@@ -446,9 +446,8 @@ class KafkaSink(Sink):
 
     def _fatal(self, raised: BaseException) -> SinkError:
         """Return and keep the error of a call that ended the producer."""
-        named = self._error(kafka_error(raised))
         # The first failed report has the cause; later errors only follow from it.
-        self._failure = failure = self._undelivered or named
+        self._failure = failure = self._undelivered or self._error(kafka_error(raised))
         return failure
 
     def _named(self, error: KafkaError, record: Record) -> SinkError:

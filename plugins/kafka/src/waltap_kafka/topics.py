@@ -139,10 +139,14 @@ class TopicCreator:
 
         They are of those in use and ``more``. Without an answer there are none.
         """
-        asked = TopicCollection([*sorted(self.known), *more])
-        answers = self._client.describe_topics(
-            asked, include_authorized_operations=True, request_timeout=RIGHTS_S
-        )
+        try:
+            answers = self._client.describe_topics(
+                TopicCollection([*sorted(self.known), *more]),
+                include_authorized_operations=True,
+                request_timeout=RIGHTS_S,
+            )
+        except (KafkaException, ValueError):
+            return []
         refused = []
         for name, answer in answers.items():
             try:

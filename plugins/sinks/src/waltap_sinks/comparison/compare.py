@@ -41,9 +41,9 @@ ROUND_S: Final = 0.2
 # be a load on the source.
 MANY: Final = 1_000
 
-# Rounds that show the same differences as the one before, each at a later position of both sides.
-# Such a difference is not on its way.
-ALIKE: Final = 2
+# Rounds, `ROUND_S` apart, that show the same differences, each at a later position of both sides.
+# Such a difference is not on its way. Rows of an incremental snapshot may be, whatever the position.
+ALIKE: Final = 15
 
 
 def compare(
@@ -231,6 +231,8 @@ def _compared(
         now = {key: (here.get(key), there.get(key)) for key in open_keys}
         alike = alike + 1 if reached and now == before else 0
         before = now
+        if alike:
+            time.sleep(ROUND_S)
     if not open_keys:
         # All rows agreed at one position, so the checksums of the first read no longer count.
         total = _total(sums)

@@ -26,8 +26,6 @@ class KnownTable:
     stale: tuple[str, ...] = ()
     # The source's name of the table.
     source: str = ""
-    # Whether an offset bound it that is lost: the rows are there, and no binding follows from it.
-    former: bool = False
 
 
 class SinkMetadata:
@@ -57,12 +55,9 @@ class SinkMetadata:
         return self._known
 
     @property
-    def written_tables(self) -> dict[int, KnownTable]:
-        """Return the tables with rows of the pipeline, also `KnownTable.former` ones."""
-        current = {oid: table for oid, table in self.known.items() if oid >= 0}
-        names = {table.name for table in current.values()}
-        former = {o: t for o, t in self._read_tables(former=True).items() if t.name not in names}
-        return {**former, **current}
+    def current_tables(self) -> dict[int, KnownTable]:
+        """Return the bound tables without histories."""
+        return {oid: table for oid, table in self.known.items() if oid >= 0}
 
     def forget(self) -> None:
         """Read the bound tables again after the transaction was undone."""
@@ -160,7 +155,7 @@ class SinkMetadata:
         self._update(self.table, {"generation": self.generation})
         if not has_offset:
             self.store(None)
-            self._expire_tables()
+            self._delete(self._tables)
             if target.describe(self._dead_letters) is not None:
                 self._delete(self._dead_letters)
             self.committed(None)
@@ -239,32 +234,19 @@ class SinkMetadata:
 
     # --- tables ---
 
-    def _read_tables(self, *, former: bool = False) -> dict[int, KnownTable]:
+    def _read_tables(self) -> dict[int, KnownTable]:
         names = ("source_oid", "target_schema", "target_table", "columns")
         rows = self._rows(self._tables, names)
-        tables = {
+        return {
             int(oid): _known(TargetName(schema or None, name), json.loads(columns))
             for oid, schema, name, columns in rows
         }
-        return {oid: table for oid, table in tables.items() if table.former == former}
-
-    def _expire_tables(self) -> None:
-        """Keep the bound tables for a comparison alone, without histories."""
-        for oid, table in self._read_tables().items():
-            if oid < 0:
-                self._delete(self._tables, source_oid=oid)
-            else:
-                table.former = True
-                columns = json.dumps(_written(table))
-                self._update(self._tables, {"columns": columns}, source_oid=oid)
 
     def is_shared(self, name: TargetName) -> bool:
         """Return whether another pipeline writes to the table, too."""
         tests = {"target_schema": name.schema or "", "target_table": name.name}
         where, values = self._where(tests, "<>")
-        columns = self._target.quoted("columns")
-        rows = self._target.run(f"SELECT {columns} FROM {self._sql(self._tables)}{where}", values)
-        return any(not _known(name, json.loads(row[0])).former for row in rows)
+        return bool(self._target.run(f"SELECT 1 FROM {self._sql(self._tables)}{where}", values))
 
     def note(self, oid: int, table: KnownTable) -> None:
         """Store the binding of the relation ``oid`` in the open transaction."""
@@ -286,15 +268,12 @@ def _written(table: KnownTable) -> dict[str, object]:
     }
     if table.stale:
         fields["stale"] = table.stale
-    if table.former:
-        fields["former"] = True
     return {**fields, "source": table.source} if table.source else fields
 
 
 def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
     """Return a table from the stored form of its columns."""
     known = KnownTable(name, stale=tuple(fields.pop("stale", ())), source=fields.pop("source", ""))
-    known.former = fields.pop("former", False)
     for number, (called, *of_type) in fields.items():
         known.columns[int(number)] = called
         if of_type:

@@ -100,7 +100,7 @@ class _SqlSource(abc.ABC):
             return []
         self._metadata.forget()
         self._described.clear()
-        found = self._metadata.written_tables
+        found = self._metadata.current_tables
         self._written |= found
         return [
             ComparedTable(
@@ -172,7 +172,7 @@ class PostgresVerification(_SqlSource):
         Return the moved sequences with their new last values. No sequence moves back.
         """
         moved = []
-        for table in self._metadata.written_tables.values():
+        for table in self._metadata.current_tables.values():
             table_name = sql_name(*filter(None, table.name))
             for sequence, column in self._target.raw.execute(OWNED, [table_name]).fetchall():
                 query = (

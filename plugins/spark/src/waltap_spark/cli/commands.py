@@ -372,12 +372,11 @@ def verify(
 ) -> None:
     """Compare source tables with Spark's, as ``waltap verify`` does.
 
-    Exit code 1 when rows differ, or when Spark lacks a column that --without does not name. Exit
-    code 5 when the only differences are late tables: they are suspended, or did not reach the
-    source's position in time. Without --dsn the profile gives the source. With --profile only the
-    rows and columns that its publications publish count, and a difference of an idle pipeline is
-    not late. It names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether they
-    are captured.
+    Exit code 1 when rows differ, or Spark lacks a column that --without does not name. Exit code 5
+    when the only differences are late tables: suspended, or not at the source's position in time.
+    --profile gives the source without --dsn; only the rows and columns that its publications
+    publish count, and if spark is its only sink, a difference of an idle pipeline is not late. It
+    names tables that Spark lacks; only ``waltap verify PROFILE`` knows whether they are captured.
     """
     from waltap_spark.read.live import open_tables
     from waltap_spark.read.verify import compare, missing_tables

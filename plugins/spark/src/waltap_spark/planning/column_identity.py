@@ -278,11 +278,13 @@ def _numbers_by_name(table: TableState, names: Iterable[str]) -> dict[str, int]:
     It is the number in files of a former table, or one that no column has.
     """
     files = (*table.version_ids.values(), *(part.ids for part in table.base))
-    free = itertools.count(table.incarnation * PER_INCARNATION - 1, -1)
+    used = {number for ids in (table.ids, *files) for number in ids.values()}
+    start = table.incarnation * PER_INCARNATION - 1
+    free = (number for number in itertools.count(start, -1) if number not in used)
     found = dict[str, int]()
     for name in names:
         numbers = {ids[name] for ids in files if name in ids}.difference(table.ids.values())
-        found[name] = min(numbers, default=next(free))
+        found[name] = min(numbers) if numbers else next(free)
     return found
 
 
