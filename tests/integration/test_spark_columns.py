@@ -280,13 +280,12 @@ def test_kept_rows_of_a_dropped_table_keep_their_values_before_they_are_compacte
     assert [row["x"] for row in rows] == ["b1", "b1", "x1", "x2"]
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_values_of_a_dropped_table_stay_when_the_next_one_gives_their_name_to_another_column(
-    delta, tmp_path, table_format
+    spark, tmp_path
 ):
     """``b`` is known by name alone then, and ``c`` until the next table adds and renames it."""
     modes = ModeRules(modes=(r"public\.log:append", "scd2"), deletes=(r"public\.kept:kept",))
-    rig = Rig(tmp_path, delta, table_format, parallel=1, modes=modes)
+    rig = Rig(tmp_path, spark, parallel=1, modes=modes)
     names = "log", "versions", "kept"
     versions = {"a": 2, "b": 3, "c": 4}, {"a": 2}, {"b": 2, "c": 3}, {"b": 2, "d": 3}
     for at, numbers in enumerate(versions):
