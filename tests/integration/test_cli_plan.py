@@ -21,6 +21,7 @@ pytestmark = pytest.mark.shop(
 
 def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop):
     shop.source["replica.identity.autoset.values"] = "public.t:FULL"
+    shop.source["message.key.columns"] = "public.t:price"
     found = shop.json("plan FILE --json")
     alter, publication = found["statements"]
     assert alter == 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL'
@@ -32,9 +33,10 @@ def test_a_plan_shows_everything_and_makes_nothing_and_then_that_is_made(shop):
     assert (t["rows"], t["bytes"] > 100_000, t["key"], bool(t["read"])) == (
         5000,
         True,
-        ["id"],
+        ["price"],
         True,
     )
+    assert tables["public.whole"]["key"] == ["id"]
     assert "FULL: the whole row" in tables["public.whole"]["before"]
     assert sum(each["bytes"] or 0 for name, each in tables.items() if "part" in name) > 0
     assert t["mode"] == ""  # no sink has several forms of a table

@@ -319,6 +319,12 @@ def _before(table: PlannedTable, stages: "PipelineStages") -> str:
     return f"{identity.name.upper()}: {identity.before}"
 
 
+def _key(table: PlannedTable, stages: "PipelineStages") -> list[str]:
+    """Return the columns of the events' key."""
+    columns = table.relation.columns
+    return [columns[index].name for index in stages.capture.keys(table.relation)]
+
+
 def _mode(table: PlannedTable, stages: "PipelineStages") -> str:
     """Return a table's form in sinks, "" for one form."""
     parts = (
@@ -342,7 +348,7 @@ def _plan_document(
         "tables": [
             {
                 "table": table.relation.name,
-                "key": list(table.relation.primary_key or ()),
+                "key": _key(table, stages),
                 "before": _before(table, stages),
                 "mode": _mode(table, stages),
                 "rows": table.rows,
@@ -383,7 +389,7 @@ def _print_plan(
     rows = [
         (
             each.relation.name,
-            ", ".join(each.relation.primary_key or ()),
+            ", ".join(_key(each, stages)),
             "" if each.rows is None else f"{each.rows:,}",
             "" if each.bytes is None else size(each.bytes),
             "yes" if each.read else "",
