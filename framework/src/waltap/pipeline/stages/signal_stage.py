@@ -209,9 +209,13 @@ class SignalStage:
     def resume(self) -> None:
         """Try again to read a chunk that could not be read."""
         self._blocking.close_if_late()
-        if self._watcher is not None and (self._watcher.waiting or self._watcher.suspended):
-            self._watcher.resume(self._now_us())
-            self._delivery.note_signals(self._watcher.stored)
+        watcher = self._watcher
+        if watcher is not None and (watcher.waiting or watcher.suspended):
+            before = len(watcher.state.queue)
+            watcher.resume(self._now_us())
+            # A wait may last long, and a queue of many tables takes time to store.
+            if len(watcher.state.queue) != before:
+                self._delivery.note_signals(watcher.stored)
 
     def take(self, signal: Signal, *, explain: bool = False) -> str:
         """Process a signal of another channel, and store its requests.
