@@ -91,6 +91,28 @@ def test_null_is_the_default_in_values_unless_so_configured():
         assert value["source"]["snapshot"] == snapshot
 
 
+@pytest.mark.parametrize("part_of_record", ["key", "value"])
+def test_default_for_null_is_each_converters_own(part_of_record):
+    """A delete must have the key of its insert, or a compacted topic keeps the row."""
+    relation = table("d", "id int4 not null", "c text default 'x'", identity="f")
+    properties = {
+        **BARE,
+        "message.key.columns": r"public\.d:c",
+        f"{part_of_record}.converter.replace.null.with.default": "false",
+    }
+    row, missing = ("1", None), ("1", UNCHANGED)
+    changes = [
+        Insert(relation, 0, row),
+        Update(relation, 0, ("2", None), row, OldTuple.FULL),
+        Delete(relation, 0, ("2", None), OldTuple.FULL),
+        Insert(relation, 0, missing),
+    ]
+    sent = [part(*changes)]
+    keys = [record.key for record in json_format(properties).render(sent, NOW)]
+    assert keys == [record.key for record in through_records(properties).render(sent, NOW)]
+    assert len(set(keys[:-1])) == 1
+
+
 def test_table_that_is_not_captured_gives_nothing():
     hidden = table("hidden", "id int4 not null")
     changes = [Insert(hidden, 0, ("1",)), Update(hidden, 0, ("1",)), Truncate((hidden, A), 0)]

@@ -458,7 +458,7 @@ def {name}(_append, _rows, _olds, _lsns, _ends, _heads, _middles, _ids):
 def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Shared:
     """Return the key columns whose JSON the value has too.
 
-    Only columns that need a call are worth sharing.
+    Only columns that need a call are worth sharing. Value and key may write NULL differently.
     """
     written = {column.index: column for column in values}
     return frozenset(
@@ -468,6 +468,7 @@ def _shared(values: Sequence[ColumnCodec], keys: Sequence[ColumnCodec]) -> Share
         and key.index in written
         and written[key.index].text is key.text
         and written[key.index].constant is None
+        and all(written[key.index].other(each) == key.other(each) for each in (None, UNCHANGED))
     )
 
 
