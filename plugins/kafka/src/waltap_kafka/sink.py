@@ -292,7 +292,8 @@ class KafkaSink(Sink):
         return self._narrow
 
     def _produce(self, batch: Batch) -> None:
-        oversize, topic, room = self._oversize, "", 0
+        oversize, room = self._oversize, 0
+        topic: Any = None  # no record has it
         given: tuple[Header, ...] = ()
         headers: dict[str, Any] = {}  # an empty list would double the time of the call
         producer = self._producer
@@ -303,7 +304,7 @@ class KafkaSink(Sink):
                 topic = record.topic
                 if topic not in self._routes and LEGAL.fullmatch(topic) is None:
                     self._refuse_topic(batch, record)
-                    topic = ""
+                    topic = None
                     continue
                 producer = self._producer_of(topic)
                 produce = producer.produce
@@ -314,6 +315,7 @@ class KafkaSink(Sink):
                 room = oversize.room(record) if watches else 0
             if watches and len(record.value or b"") + len(record.key or b"") > room:
                 self._produce_large(producer, record, headers)
+                topic = None  # another client may have replaced the topic's
                 continue
             while True:
                 try:
