@@ -23,7 +23,13 @@ from waltap_spark.config.targets import (
     checked_names,
     named,
 )
-from waltap_spark.driver.settings import apply_options, pairs_of, properties_of
+from waltap_spark.driver.settings import (
+    GIVEN,
+    apply_options,
+    packed_settings,
+    properties_of,
+    taken_settings,
+)
 from waltap_spark.errors import LayoutUnfit, NamesClash, NameTaken, SourcesDiffer
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.planning.plan import SegmentGroup
@@ -98,12 +104,16 @@ def test_what_a_format_cannot_do_is_refused_by_the_name_of_the_property(
         _ = FormatChoice(table_format, {f"format.{name}": value}).factory
 
 
-def test_a_profile_and_a_driver_say_the_same():
-    pairs = ["mode=public\\.o:scd2,append", "deletes=soft", "extra.columns=_xid,_commit_ts"]
+def test_a_profile_and_a_driver_say_the_same(monkeypatch):
+    in_toml = {"mode": [r"public\.o{1,2}:scd2", "append"], "deletes": ["hard"]}
+    pairs = ["deletes=soft", "extra.columns=_xid,_commit_ts"]
     pairs += ["history=public\\.o:keep,none", "columns.names=snake"]
     pairs += [r"columns.renames=.*\.(.*)__c:$1", "source.column=tenant"]
     pairs += [r"source.into=t_(\w+)\.(.*):all.$2@$1"]
-    again = properties_of(pairs_of(properties_of(pairs, "lake")), "lake")
+    given = properties_of(pairs, "lake", in_toml)
+    monkeypatch.setenv(GIVEN, packed_settings(given))
+    again = properties_of((), "lake", taken_settings())
+    assert again == given
     found = apply_options(again)
     assert found.modes.of("public.o") == TableMode(
         name="scd2", deletes="soft", extra=("_xid", "_commit_ts")

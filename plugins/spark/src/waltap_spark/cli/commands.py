@@ -42,7 +42,7 @@ from waltap_spark.apply.resume_requests import How, ResumeRequests
 from waltap_spark.cli.status import draw, status_of
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.driver import asked_to_stop, run_driver
-from waltap_spark.driver.settings import pairs_of, properties_of
+from waltap_spark.driver.settings import properties_of, settings_of
 from waltap_spark.errors import TypeChanged
 from waltap_spark.formats.choice import choice_of
 from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
@@ -130,8 +130,9 @@ def apply(
     given = {"master": master, "type_change": type_change}
     files = named_store(changelog)
     properties = properties_of(
-        [*pairs_of(files.storage, StorageProperties), *(set_ or [])],
+        set_ or [],
         output,
+        settings_of(files.storage, StorageProperties),
         **{name: value for name, value in given.items() if value is not None},
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -32,7 +32,7 @@ from waltap_spark.driver.settings import (
     UNREACHABLE,
     apply_options,
     properties_of,
-    taken_pairs,
+    taken_settings,
 )
 from waltap_spark.errors import (
     CatalogueUnreachable,
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         inbox = DriverInput(sys.stdin.buffer)
     try:
-        properties = properties_of((*taken_pairs(), *(options.set or ())), options.output)
+        properties = properties_of(options.set or (), options.output, taken_settings())
         run_driver(
             options.changelog,
             options.output,

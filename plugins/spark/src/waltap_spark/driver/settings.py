@@ -1,4 +1,4 @@
-"""The sink's properties as ``--set NAME=VALUE``, with a profile's names.
+"""The sink's properties by a profile's names, also as ``--set NAME=VALUE``.
 
 The engine's process, the driver and `waltap spark apply` read and write them here, so each takes every
 property of a profile.
@@ -34,13 +34,21 @@ GIVEN: Final = "WALTAP_SPARK_PROPERTIES"
 ENGINE_ONLY = frozenset({"path", "applier", "compression", "snapshot.readers"})
 
 
-def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkProperties:
+def properties_of(
+    pairs: Iterable[str],
+    output: str,
+    settings_before: Mapping[str, object] | None = None,
+    **given: object,
+) -> SparkProperties:
     """Return the properties of ``pairs`` (NAME=VALUE) for ``output``.
 
-    ``given``: properties by field name, which win. Raises: ConfigurationError with all problems.
+    ``settings_before``: values by name, as `settings_of` returns them; pairs win. ``given``:
+    properties by field name, which win over both. Raises: ConfigurationError with all problems.
     """
     findings = ValidationResult(debezium=False, folder=Path.cwd())
-    settings: dict[str, GivenProperty] = {}
+    settings = {
+        name: GivenProperty(name, value, "--set") for name, value in (settings_before or {}).items()
+    }
     for pair in pairs:
         # Values may contain further equals signs, as options of the JVM do.
         name, equals, value = pair.partition("=")
@@ -59,36 +67,33 @@ def properties_of(pairs: Iterable[str], output: str, **given: object) -> SparkPr
     return made
 
 
-def packed_pairs(properties: SparkProperties) -> str:
+def packed_settings(properties: SparkProperties) -> str:
     """Return the value of the variable `GIVEN`."""
-    return json.dumps(pairs_of(properties))
+    return json.dumps(settings_of(properties))
 
 
-def taken_pairs() -> list[str]:
-    """Return the pairs of `GIVEN`, and hide it from children."""
+def taken_settings() -> dict[str, object]:
+    """Return the settings of `GIVEN`, and hide it from children."""
     # Popped, so that the JVM and its children do not inherit credentials.
-    found: list[str] = json.loads(os.environ.pop(GIVEN, "[]"))
+    found: dict[str, object] = json.loads(os.environ.pop(GIVEN, "{}"))
     return found
 
 
-def pairs_of(
+def settings_of(
     properties: StorageProperties, model: type[StorageProperties] = SparkProperties
-) -> list[str]:
-    """Return the driver's properties of ``model`` as NAME=VALUE."""
-    found: list[str] = []
+) -> dict[str, object]:
+    """Return the driver's properties of ``model`` by name.
+
+    A list stays a list, since its items may have commas.
+    """
+    found: dict[str, object] = {}
     for each in declarations(model):
         value = getattr(properties, each.field)
         if each.family is not None:
-            found += [f"{name}={text}" for name, text in value.items()]
+            found |= value
         elif each.name not in ENGINE_ONLY and value != each.default:
-            found.append(f"{each.name}={_text(value)}")
+            found[each.name] = value
     return found
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{each}" for key, each in value.items())
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def apply_options(properties: SparkProperties) -> ApplyOptions:

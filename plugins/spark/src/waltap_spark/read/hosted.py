@@ -31,7 +31,7 @@ from waltap.ports.source.roles import planned
 from waltap_sinks.changelog import NOTHING, ChangeLog, ChangeLogProperties, FileStore, LogPosition
 from waltap_sinks.changelog.manifest import bucket_of
 from waltap_sinks.changelog.table_version import TableVersion
-from waltap_spark.driver.settings import pairs_of
+from waltap_spark.driver.settings import settings_of
 from waltap_spark.errors import CapturedByAnotherProcess
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class HostedEngine:
             self.location = f"{folder.rstrip('/')}/{self.name}"
         elif isinstance(sink, ChangeLogProperties):
             self.location, self.own = sink.path, True
-            if "://" in sink.path and pairs_of(sink, StorageProperties):
+            if "://" in sink.path and settings_of(sink, StorageProperties):
                 self.storage = sink
         else:
             self.location = str(self._state_dir / "spool")

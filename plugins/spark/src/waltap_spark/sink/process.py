@@ -22,7 +22,7 @@ from waltap_spark.driver.settings import (
     REFUSED,
     SUSPENDED,
     UNREACHABLE,
-    packed_pairs,
+    packed_settings,
 )
 from waltap_spark.errors import ApplierFailed, ChunkSourceUnreachable, JvmEnded
 from waltap_spark.session.failures import NO_MEMORY
@@ -90,7 +90,7 @@ class DriverProcess:
             stdout=self._log,
             stderr=self._log,
             # Settings may have secrets, which the process list would show as arguments.
-            env={**os.environ, GIVEN: packed_pairs(self._properties)},
+            env={**os.environ, GIVEN: packed_settings(self._properties)},
             # Ctrl-C must reach only the engine, which lets the child finish.
             start_new_session=True,
         )
