@@ -42,7 +42,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.targets import target as targets
+from waltap_sinks.sql.targets import silence
 
 ALIKE = relation("other.people", [("id", "int4"), ("name", "text"), ("note", "text")])
 TABLE = "CREATE TABLE people (id int PRIMARY KEY, {})"
@@ -95,7 +95,7 @@ SLEEPS = {
 @SERVERS
 def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatch, all_of_them):
     """TCP acknowledges for it. A server that works for the sink is waited for."""
-    monkeypatch.setattr(targets, "SILENCE_S", 0.2)
+    monkeypatch.setattr(silence, "SILENCE_S", 0.2)
     monkeypatch.setattr(f"waltap_sinks.sql.targets.{SLEEPS[place.kind][0]}.QUESTION_S", 2)
     port = sqlalchemy.make_url(place.url).port
     assert port is not None
@@ -120,7 +120,7 @@ def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatc
 
 def test_behind_a_pooler_a_long_statement_is_waited_for(postgres, database, monkeypatch):
     """The session of the sink's last transaction is another client's now, which must keep it."""
-    monkeypatch.setattr(targets, "SILENCE_S", 0.2)
+    monkeypatch.setattr(silence, "SILENCE_S", 0.2)
     try:
         pooler = PgBouncer.create(
             server=database.server, pool_mode="transaction", ignore_startup_parameters="options"

@@ -34,10 +34,10 @@ from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.net_changes import VersionCause
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
-from waltap_sinks.sql.shape import TargetName, TargetShapes
+from waltap_sinks.sql.shape import TargetName, TargetShape, TargetShapes
 from waltap_sinks.sql.tables import TargetTables
 from waltap_sinks.sql.targets import target_of
-from waltap_sinks.sql.targets.target import SqlTarget
+from waltap_sinks.sql.targets.target import DdlNeeded, SqlTarget
 
 log = logging.getLogger(__name__)
 
@@ -521,18 +521,38 @@ class SqlSink(Sink):
     def _bind_ahead(self, parts: Parts) -> None:
         """Create and alter tables first where DDL ends a transaction.
 
-        A transaction that is open is split there.
+        A transaction that is open is split there, or begins again if its rows share a key.
+        Raises: SqlTransactionGap.
         """
         shapes = self._applier.unbound(parts)
-        if not shapes:
+        if not shapes or (self._begun and self._bound_as_they_are(shapes)):
             return
-        if self._begun and isinstance(parts[0], TransactionPart):
+        # A commit would leave rows that share a key behind; the next attempt finds the tables.
+        again = self._begun and bool(self._applier.waiting)
+        if again:
+            self._undo()
+        elif self._begun and isinstance(parts[0], TransactionPart):
             end_lsn = 0 if self._stored is None else self._stored.end_lsn
             self._commit(Position(end_lsn, parts[0].commit_lsn, parts[0].first_index))
         self._target.begin()
         for shape in shapes:
             self._tables.of(shape)
         self._target.commit()
+        if again:
+            names = ", ".join(str(shape.name) for shape in shapes)
+            raise SqlTransactionGap(
+                f"{names} had to be created or altered while rows of the transaction shared a key"
+            )
+
+    def _bound_as_they_are(self, shapes: Sequence[TargetShape]) -> bool:
+        """Bind ``shapes`` in the open transaction if that needs no DDL."""
+        try:
+            with self._target.without_ddl():
+                for shape in shapes:
+                    self._tables.of(shape)
+        except DdlNeeded:
+            return False
+        return True
 
     def _apply_compacted(self, parts: Parts) -> None:
         applier, lsn = self._applier, 0 if self._stored is None else self._stored.end_lsn

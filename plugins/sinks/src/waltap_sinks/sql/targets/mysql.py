@@ -28,15 +28,12 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
+from waltap_sinks.sql.targets.silence import LINK_LOSES, QUESTION_S, SILENCE_S, SilenceWatch
 from waltap_sinks.sql.targets.target import (
-    LINK_LOSES,
     NO_SETS,
-    QUESTION_S,
-    SILENCE_S,
     Assignments,
     BoundTable,
     ExistingColumn,
-    SilenceWatch,
     SqlTarget,
     TargetDescription,
     WriteObstacle,

@@ -48,15 +48,13 @@ from waltap_sinks.sql.targets.postgres_statements import (
     unnested,
     update_statement,
 )
+from waltap_sinks.sql.targets.silence import LINK_LOSES, QUESTION_S, SilenceWatch
 from waltap_sinks.sql.targets.target import (
-    LINK_LOSES,
     NO_SETS,
-    QUESTION_S,
     Assignments,
     BoundColumn,
     BoundTable,
     ExistingColumn,
-    SilenceWatch,
     SqlTarget,
     TargetDescription,
     WriteObstacle,

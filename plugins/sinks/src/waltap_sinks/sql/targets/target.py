@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -133,36 +132,17 @@ PLACEHOLDER: Final = re.compile("%[%s]")
 # Keys of one query.
 KEYS_AT_ONCE: Final = 200
 
-# Seconds of silence after which a server is asked what it does.
-SILENCE_S = 30.0
-# A connection for such a question ends after so many.
-QUESTION_S: Final = 10
-LINK_LOSES: Final = "the server waits for the client, too: the link between them loses what is sent"
-
-
-class SilenceWatch:
-    """Judge a server that does not answer a statement.
-
-    ``is_busy`` asks over another connection whether the server works for this one. If not twice in
-    a row, the link has lost the statement or its answer, though the systems at its ends acknowledge
-    all bytes; given True, ``is_busy`` ends the session in the server, which has locks.
-    """
-
-    def __init__(self, is_busy: Callable[[bool], bool]) -> None:
-        self._is_busy, self._since, self._idle = is_busy, time.monotonic(), 0
-
-    def is_final(self) -> bool:
-        """Return whether no answer will come, while none has come."""
-        if self._idle < 2 and time.monotonic() - self._since >= SILENCE_S:
-            self._idle = 0 if self._is_busy(self._idle == 1) else self._idle + 1
-            self._since = time.monotonic()
-            return False
-        return self._idle == 2
-
-
 # SQL values by quoted column; None is a time that comes as a parameter.
 Assignments = Mapping[str, str | None]
 NO_SETS: Final[Assignments] = {}
+
+
+# How statements begin that commit the open transaction where `transactional_ddl` is false.
+DDL: Final = ("ALTER ", "CREATE ", "DROP ")
+
+
+class DdlNeeded(Exception):
+    """Report DDL within `SqlTarget.without_ddl`."""
 
 
 class SqlTarget(abc.ABC):
@@ -215,6 +195,7 @@ class SqlTarget(abc.ABC):
         self._file: Path | None = None
         self._opened: tuple[int, int] | None = None
         self._rows: TypedRows | None = None
+        self._takes_ddl = True
         self._savepoints = itertools.count(1)
         # The server's number of a session behind a silent link, which may still have locks.
         self._abandoned: int | None = None
@@ -295,6 +276,15 @@ class SqlTarget(abc.ABC):
             raise
         self.run(f"RELEASE SAVEPOINT {name}")
 
+    @contextlib.contextmanager
+    def without_ddl(self) -> Iterator[None]:
+        """Return a block that raises DdlNeeded before it would run DDL."""
+        self._takes_ddl = False
+        try:
+            yield
+        finally:
+            self._takes_ddl = True
+
     # --- tables ---
 
     @abc.abstractmethod
@@ -328,7 +318,9 @@ class SqlTarget(abc.ABC):
         return table if name.schema is None else f"{self.quoted(name.schema)}.{table}"
 
     def run(self, statement: str, parameters: Sequence[object] = ()) -> list[Any]:
-        """Run one statement with %s parameters; return its rows."""
+        """Run one statement with %s parameters; return its rows. Raises: DdlNeeded."""
+        if not self._takes_ddl and statement.startswith(DDL):
+            raise DdlNeeded
         cursor = self._executed(statement, parameters)
         found = list(cursor.fetchall()) if cursor.description else []
         cursor.close()
