@@ -21,6 +21,7 @@ from waltap.changes.transactions.position import lsn_text
 from waltap_postgres.catalog.catalogue import PostgresCatalogue
 from waltap_postgres.errors import IdentityMissing, OtherServer
 from waltap_postgres.properties import PostgresProperties
+from waltap_postgres.snapshot.transaction import ReadingTransaction
 
 
 @pytest.fixture
@@ -309,6 +310,36 @@ def test_a_standby_is_streamed_from_and_goes_on_when_it_is_promoted(pair, tmp_pa
         run.until(lambda: 3 in pipeline.destination.ids("t"), "row 3")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2, 1, 2]
     assert set(pipeline.destination.ids("t", "c")) == {2, 3}
+
+
+def test_a_commit_replayed_just_after_a_snapshot_of_a_standby_is_streamed(
+    pair, tmp_path, monkeypatch
+):
+    """The snapshot does not say that it was in progress: a standby does not know."""
+    pair.database.execute("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t")
+    pair.until_same()
+    with streamed(pair, tmp_path) as (pipeline, _):
+        pass
+    pipeline.destination.events.clear()
+    seen = ReadingTransaction.seen
+    with pair.database.connect(autocommit=False) as open_for_long:
+        open_for_long.execute("INSERT INTO t VALUES (2)")
+        pair.database.execute("INSERT INTO t VALUES (3)")
+        pair.until_same()
+
+        def after_a_commit(transaction: ReadingTransaction) -> str:
+            transaction.catalogue.snapshot()
+            open_for_long.commit()
+            pair.until_same()
+            return seen(transaction)
+
+        monkeypatch.setattr(ReadingTransaction, "seen", after_a_commit)
+        with pipeline.running(**{"snapshot.mode": "always"}) as run:
+            run.until(lambda: {1, 3} <= set(pipeline.destination.ids("t", "r")), "the snapshot")
+            pair.database.execute("INSERT INTO t VALUES (4)")
+            run.until(lambda: 4 in pipeline.destination.ids("t"), "row 4")
+    assert pipeline.destination.ids("t", "r") == [1, 3]
+    assert pipeline.destination.ids("t", "c") == [2, 4], "row 3 was read already"
 
 
 def test_a_standby_that_was_killed_first_replays_what_it_sent(pair, tmp_path):

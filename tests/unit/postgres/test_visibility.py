@@ -76,6 +76,13 @@ def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot():
     assert standby_saw(100, 100) is None, "the record that begins there was not replayed yet"
 
 
+def test_of_a_standbys_snapshot_the_position_alone_decides():
+    view = PostgresOverlap.parse("@0/1000", {})
+    seen, after, message = part(1 << 31, 0xFFF), part(3, 0x1000), part(None, 0xFFF)
+    view.filter([seen, after, message])
+    assert [len(p.changes) for p in (seen, after, message)] == [0, 2, 2]
+
+
 def test_a_filter_joins_the_condition_of_a_range():
     narrowing = PublishedSubset("(a > 1) OR (b < 2)")
     assert narrowing.where() == " WHERE ((a > 1) OR (b < 2))"

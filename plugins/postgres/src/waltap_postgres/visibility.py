@@ -17,6 +17,8 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import TransactionPart
 
+# A snapshot without transactions, as a standby has it.
+STANDBYS = "0:0:"
 HALF = 1 << 31
 XID_RANGE = 1 << 32
 # The first ordinary id; lower ones mark frozen rows, which are older than every transaction.
@@ -26,7 +28,8 @@ FIRST_XID = 3
 class SnapshotVisibility:
     """Describe which transactions a snapshot saw.
 
-    All of them committed before the LSN ``horizon``.
+    All of them committed before the LSN ``horizon``. An ``xmax`` of 0 means a standby's snapshot, which
+    saw every commit before the horizon.
     """
 
     def __init__(self, xmin: int, xmax: int, in_progress: frozenset[int], horizon: int) -> None:
@@ -38,7 +41,7 @@ class SnapshotVisibility:
         if not text:
             return None
         snapshot, _, horizon = text.partition("@")
-        return cls.of_snapshot(snapshot, parse_lsn(horizon))
+        return cls.of_snapshot(snapshot or STANDBYS, parse_lsn(horizon))
 
     @classmethod
     def of_snapshot(cls, text: str, horizon: int = 0) -> "SnapshotVisibility":
@@ -58,7 +61,11 @@ class SnapshotVisibility:
         return wide < self.xmax and wide not in self.in_progress
 
     def contains(self, part: TransactionPart) -> bool:
-        return part.xid is not None and part.commit_lsn <= self.horizon and self.saw(part.xid)
+        if part.xid is None:
+            return False
+        if not self.xmax:
+            return bool(standby_saw(part.commit_lsn, self.horizon))
+        return part.commit_lsn <= self.horizon and self.saw(part.xid)
 
 
 def standby_saw(commit_lsn: int, replayed: int) -> bool | None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from waltap.changes.decode.relation import Relation
-from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.errors import RetryVerdict, SnapshotError, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
@@ -46,7 +45,6 @@ class RequestedTables:
         self._targets: list[SnapshotTable] = []
         self._point = SnapshotPoint(lsn=0, xid=None, ts=0)
         self._seen: SnapshotVisibility | None = None
-        self._replayed = 0
         self.relations: Mapping[str, Relation] = {}
         self.until: int | None = None
 
@@ -71,9 +69,6 @@ class RequestedTables:
         transaction = self._transaction
         # `until` is of one snapshot, so the rows must be, too.
         isolation = self._terms.isolation if self._terms.steady else ONE_SNAPSHOT
-        standby = self._now.standby()
-        if standby:
-            self._replayed = parse_lsn(self._now.horizon())
         with self._now.brief_locks():  # row filters are read there
             present = targets_in(self._now)
         if locks := self._terms.locks(present):
@@ -83,7 +78,7 @@ class RequestedTables:
         text, until = transaction.catalogue.snapshot(), transaction.catalogue.visible_until()
         if text is not None and until is not None:
             self.until = until[0]
-            self._seen = None if standby else SnapshotVisibility.of_snapshot(text)
+            self._seen = None if transaction.replayed else SnapshotVisibility.of_snapshot(text)
         transaction.session.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
         # A column may have come or gone since.
         with self._now.brief_locks():
@@ -109,7 +104,7 @@ class RequestedTables:
     def saw(self, xid: int, commit_lsn: int) -> bool | None:
         """Return whether the snapshot contains a transaction, as `TableReading.saw`."""
         if self._seen is None:
-            return standby_saw(commit_lsn, self._replayed)
+            return standby_saw(commit_lsn, self._transaction.replayed)
         return self._seen.saw(xid)
 
     def pieces(self) -> Iterator[SnapshotRows]:

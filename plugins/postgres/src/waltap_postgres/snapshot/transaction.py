@@ -17,6 +17,7 @@ import msgspec
 from psycopg import pq
 
 from waltap.base.text import sql_name
+from waltap.changes.transactions.position import lsn_text, parse_lsn
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap.ports.source.session import PINNED_AGAIN, USERS_PATH
@@ -150,6 +151,8 @@ class ReadingTransaction:
         self.catalogue = now.on(self.session.connection)
         self.properties, self._now = now.properties, now
         self._begun = False
+        # The end of what a standby had replayed before the snapshot; 0 on other servers.
+        self.replayed = 0
         self.then: dict[int, CatalogShape] = {}
         # A policy that hides rows from this role must fail the snapshot, not shorten it. Rows must
         # arrive in their stored order, even while another session scans the table.
@@ -211,6 +214,8 @@ class ReadingTransaction:
         Raises: SourceError; ConnectionLost if the exporting connection has ended.
         """
         self.start(isolation)
+        if self._now.standby():
+            self.replayed = parse_lsn(self._now.horizon())
         if given is not None:
             self.use_snapshot(given)
 
@@ -255,7 +260,10 @@ class ReadingTransaction:
 
     def seen(self) -> str:
         """Return the snapshot's visibility, as in `Offset.visible_in`."""
-        # Without it the stream repeats the commits between slot and snapshot.
+        # Without it the stream repeats the commits between slot and snapshot. A standby does not know
+        # which transactions are in progress.
+        if self.replayed:
+            return f"@{lsn_text(self.replayed)}"
         snapshot = self.catalogue.snapshot()
         return "" if snapshot is None else f"{snapshot}@{self.catalogue.horizon()}"
 

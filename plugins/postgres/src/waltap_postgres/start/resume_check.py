@@ -73,7 +73,8 @@ class ResumeCheck:
         """
         if offset is None or slot is None or offset.snapshot is None or not offset.snapshot.tables:
             return False
-        return (
+        # A standby does not know which transactions were in progress at the basis.
+        return not self._catalogue.standby() and (
             self.belongs_here(offset)
             and offset.sole.timeline == self._server.timeline
             and not (slot.temporary or slot.invalidated)
