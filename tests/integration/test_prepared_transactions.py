@@ -6,6 +6,9 @@ import pytest
 from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers.postgres import Database
 
+from waltap.errors import SinkError
+from waltap_postgres.errors import SlotMissing
+
 TWO_PHASE = {"pgoutput.two_phase": "true"}
 
 
@@ -78,3 +81,50 @@ def test_a_snapshot_waits_for_what_was_delivered_at_prepare(pipeline, database, 
         run.until(lambda: 2 in pipeline.destination.ids("t", "r"), "the chunk")
     assert set(pipeline.destination.table("t")) == {("2",), ("3",)}
     assert 1 not in pipeline.destination.ids("t", "r")
+
+
+@pytest.mark.parametrize("fate", ["COMMIT", "ROLLBACK"])
+def test_a_policy_that_changes_before_the_position_is_behind_prepare(
+    pipeline, database, fate, caplog
+):
+    """The server sends the PREPARE again: its rows come once, and hold up no snapshot once they are decided."""
+    pipeline.settings |= TWO_PHASE | {
+        "snapshot.mode": "no_data",
+        "signal.data.collection": "public.signals",
+    }
+    database.execute(SIGNALS)
+    pipeline.catch_up()
+    prepare(database, "g", "VALUES (1)")
+    database.execute("INSERT INTO t VALUES (2)")
+
+    def refuse(_batch: object) -> None:
+        raise SinkError("no")
+
+    pipeline.destination.before_write = refuse
+    with pytest.raises(SinkError):
+        pipeline.run(**{"two.phase.policy": "commit", "status.update.interval.ms": 10_000})
+    assert list((pipeline.folder / "state" / "p" / "spill").glob("*.record"))
+    pipeline.destination.before_write = lambda _batch: None
+    pipeline.settings["two.phase.policy"] = "prepare"
+    with pipeline.running() as run:
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the rows")
+        decide(database, "g", fate)
+        pipeline.signal("execute-snapshot", "t", type="incremental")
+        run.until(lambda: pipeline.destination.ids("t", "r"), "the snapshot")
+    assert pipeline.destination.ids("t", "c") == [1, 2]
+    assert ("rolled back" in caplog.text) is (fate == "ROLLBACK")
+
+
+def test_repair_after_a_decision_that_no_slot_has_shown(pipeline, database, caplog):
+    pipeline.settings |= TWO_PHASE | {"two.phase.policy": "prepare"}
+    pipeline.catch_up()
+    with pipeline.running() as run:
+        prepare(database, "g", "VALUES (1)")
+        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+    database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    decide(database, "g")
+    with pytest.raises(SlotMissing):
+        pipeline.run()
+    assert pipeline.repair()["public.t"].rows == 1
+    assert "was decided before the slot began" in caplog.text
+    assert not (pipeline.folder / "state" / "p" / "spill" / "delivered-at-prepare.json").exists()

@@ -280,6 +280,7 @@ def decided(gid: str, xid: int = 7, end: int = 101) -> CommitPrepared:
 
 FOUR = prepared("g", [row(n) for n in range(4)])
 ONE, DECIDED = prepared("g", [row(1)]), [decided("g")]
+ROLLED_BACK = RollbackPrepared(0, 7, 51, 101, 0, 0, "g")
 STREAMED = [*segment(7, [row(1, 7)], first=True), StreamPrepare(0, 7, 50, 51, 33, "g")]
 AT_COMMIT, AT_PREPARE = (7, 100, 101, 44, [1]), (7, 50, 51, 33, [1])
 WITHOUT_ROWS = (7, 100, 101, 44, [])
@@ -312,6 +313,9 @@ LIVES: dict[str, list[tuple[Any, ...]]] = {
     "and with the other policy": [(Position(60), "prepare", ONE, [], 1, DECIDED, [AT_COMMIT], 0)],
     "and delivered in part": [
         (Position(60, 100, 2), "prepare", [*FOUR, *DECIDED], [(7, 100, 101, 44, [2, 3])], 0),
+    ],
+    "kept under one policy, and sent again under the other": [
+        (START, "commit", ONE, [], 1), (Position(40), "prepare", ONE, [AT_PREPARE], 0, DECIDED, [], 0),
     ],
     "kept under one policy, decided under the other": [
         (START, "commit", ONE, [], 1), (Position(60), "prepare", DECIDED, [AT_COMMIT], 0),
@@ -352,7 +356,7 @@ def test_a_prepared_transaction_is_delivered_once(tmp_path, story, ends, memory)
 def test_a_rolled_back_one_is_forgotten_and_its_gid_used_again(tmp_path):
     subject = assembler(tmp_path)
     subject.feed(prepared("g", [row(1)]))
-    assert subject.feed([RollbackPrepared(0, 7, 51, 101, 0, 0, "g")]) == []
+    assert subject.feed([ROLLED_BACK]) == []
     assert subject.open_transactions == 0
     assert list(tmp_path.iterdir()) == []
     for number in (1, 2):
@@ -441,11 +445,17 @@ def test_a_decision_that_is_durable_is_forgotten_at_the_next_start(tmp_path):
 @pytest.mark.parametrize(
     ("policy", "delivered", "fate"),
     [
-        ("commit", True, RollbackPrepared(0, 7, 51, 101, 0, 0, "g")),
-        ("prepare", True, RollbackPrepared(0, 7, 51, 101, 0, 0, "g")),
-        ("prepare", False, decided("g")),
+        ("commit", True, [ROLLED_BACK]),
+        ("prepare", True, [ROLLED_BACK]),
+        ("prepare", False, DECIDED),
+        ("commit", True, [*ONE, ROLLED_BACK]),
     ],
-    ids=["rolled back", "rolled back under prepare", "nothing is known of it"],
+    ids=[
+        "rolled back",
+        "rolled back under prepare",
+        "nothing is known of it",
+        "sent by another slot",
+    ],
 )
 def test_a_fate_that_contradicts_what_was_delivered_is_reported(tmp_path, policy, delivered, fate):
     reported: list[str] = []
@@ -459,10 +469,26 @@ def test_a_fate_that_contradicts_what_was_delivered_is_reported(tmp_path, policy
         two_phase=policy,
         warn=lambda text, gid: reported.append(gid),
     )
-    assert subject.feed([fate]) == []
-    assert reported == ["g"]
+    assert subject.feed(fate) == []
+    assert (reported, subject.undecided) == (["g"], [])
     subject.confirmable(101)
     assert list(tmp_path.iterdir()) == []
+    subject.close()
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
+def test_a_new_slot_ends_what_was_prepared_before_it(tmp_path, policy):
+    """It does not show what became of that, or sends it as a whole."""
+    delivered_at_prepare(tmp_path)
+    assembler(tmp_path, resume=Position(51)).feed(prepared("kept", [row(2)], 8, end=60))
+    reported: list[str] = []
+    subject = TransactionAssembler(
+        Position(70), None, tmp_path, 1, slot_lsn=70, two_phase=policy, warn=lambda _, gid: reported.append(gid)
+    )  # fmt: skip
+    assert (reported, subject.undecided, subject.open_transactions) == (["g"], [], 0)
+    subject.confirmable(70)
+    assert list(tmp_path.iterdir()) == []
+    assert numbers(subject.feed([*ONE, *DECIDED])) == [1]
     subject.close()
 
 

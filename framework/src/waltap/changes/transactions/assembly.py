@@ -99,18 +99,28 @@ class EarlyDeliveries:
         # The file differs from the records, so `keep` has something to do.
         self.unsaved = False
 
-    def load(self, resume_lsn: int) -> None:
-        """Read the records of an earlier run."""
+    def load(self, resume_lsn: int, slot_lsn: int = 0) -> list[str]:
+        """Read the records of an earlier run.
+
+        A slot that began at ``slot_lsn`` does not show the decision of an earlier PREPARE: return
+        the GIDs of these transactions, and keep no record.
+        """
         if self._path is None or not self._path.exists():
-            return
+            return []
         found = msgspec.json.decode(self._path.read_bytes(), type=list[EarlyDelivery])
+        unknown = []
         for entry in found:
             # A PREPARE that ends after the position comes again; a decision that ends before it
             # does not.
-            if entry.end_lsn <= resume_lsn and not 0 < entry.decided <= resume_lsn:
+            if entry.end_lsn > resume_lsn or 0 < entry.decided <= resume_lsn:
+                continue
+            if entry.end_lsn <= slot_lsn:
+                unknown.append(entry.gid)
+            else:
                 self._entries[entry.xid, entry.gid] = entry
         # A later start would take what is dropped here for undecided.
         self.unsaved = len(self._entries) < len(found)
+        return unknown
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -170,6 +180,10 @@ ROLLED_BACK: Final = (
     "prepared transaction %r was rolled back after its rows had been delivered at PREPARE, as "
     "two.phase.policy=prepare has it: what the sink has of it was never committed"
 )
+UNDECIDED: Final = (
+    "prepared transaction %r was decided before the slot began, after its rows had been delivered at "
+    "PREPARE: if it was rolled back, what the sink has of it was never committed"
+)
 UNKNOWN: Final = (
     "prepared transaction %r was committed, and it is not known here whether its rows were delivered at "
     "PREPARE: the spill folder under waltap.state.dir does not say"
@@ -184,7 +198,8 @@ class TransactionAssembler:
     the end LSN of the last delivered transaction, for `TransactionPart.previous_end_lsn`.
     ``describe`` completes relations that were announced before their transaction had committed,
     when the rows are handed out. ``warn`` gets a text and the GID when a prepared transaction's
-    fate differs from the fate of its delivered rows.
+    fate differs from the fate of its delivered rows. Transactions that were prepared before
+    ``slot_lsn``, where the slot began, are forgotten.
 
     Beyond ``spill_memory_bytes``, waiting changes go to files in ``spill_dir``. None keeps them
     in memory only: then prepared transactions do not survive a restart, and they hold back
@@ -204,6 +219,7 @@ class TransactionAssembler:
         spill_dir: Path | None,
         spill_memory_bytes: int,
         *,
+        slot_lsn: int = 0,
         two_phase: TwoPhasePolicy = "commit",
         describe: Callable[[Relation], Relation] | None = None,
         warn: Callable[[str, str], None] = lambda _text, _gid: None,
@@ -228,14 +244,17 @@ class TransactionAssembler:
         self._release: Iterator[TransactionPart] | None = None
         self._queue: list[Message] = []
         for record, decided, buffer in self._area.recover():
-            # The position contains the commit, so the server does not send it again.
-            if decided is not None and decided <= resume.end_lsn:
+            # The position contains the commit, so the server does not send it again. A new slot
+            # sends nothing of what was prepared before it, or all of it.
+            durable = decided is not None and decided <= resume.end_lsn
+            if durable or record.end_lsn <= slot_lsn:
                 buffer.discard()
             else:
                 self._prepared[record.xid, record.gid] = record.prepare_lsn, buffer
         self._early = EarlyDeliveries(spill_dir and spill_dir / EARLY)
         with self._area.guarded():
-            self._early.load(resume.end_lsn)
+            for gid in self._early.load(resume.end_lsn, slot_lsn):
+                self._warn(UNDECIDED, gid)
 
     # --- what the engine asks --------------------------------------------------------------------
 
@@ -600,6 +619,10 @@ class TransactionAssembler:
 
         The policy decides whether it is delivered here or at its commit.
         """
+        key = message.xid, message.gid
+        known = self._prepared.pop(key, None)
+        if known is not None:  # sent again: its PREPARE was not confirmed before a restart
+            known[1].discard()
         before_resume = message.end_lsn <= self._resume.end_lsn
         # An earlier run delivered the first rows at PREPARE, so the others follow here.
         begun = self._resume.index and message.prepare_lsn == self._resume.commit_lsn
@@ -609,18 +632,15 @@ class TransactionAssembler:
                 buffer, message.xid, message.prepare_lsn, message.prepare_ts, message.end_lsn
             )
             return
-        key = message.xid, message.gid
-        known = self._prepared.pop(key, None)
-        if known is not None:  # sent again: its PREPARE was not confirmed before a restart
-            known[1].discard()
         if not before_resume:
             buffer.persist(message.gid, message.prepare_lsn, message.end_lsn)
         self._prepared[key] = message.prepare_lsn, buffer
 
     def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
         _, buffer = self._prepared.pop((message.xid, message.gid), (0, None))
+        known = self._early.decide(message.xid, message.gid, message.end_lsn)
         if buffer is None:
-            self._commit_without_rows(message, parts)
+            self._commit_without_rows(message, parts, known=known)
             return
         self._deliver(
             buffer,
@@ -631,14 +651,15 @@ class TransactionAssembler:
             prepared=True,
         )
 
-    def _commit_without_rows(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
-        """Deliver a commit whose rows were delivered at PREPARE.
+    def _commit_without_rows(
+        self, message: CommitPrepared, parts: list[TransactionPart], *, known: bool
+    ) -> None:
+        """Deliver a commit whose rows were delivered at PREPARE, if that is ``known``.
 
         Rows that were never delivered are lost. Under the policy ``prepare`` nothing is delivered
         at a commit.
         """
         gid, end_lsn = message.gid, message.end_lsn
-        known = self._early.decide(message.xid, gid, end_lsn)
         if end_lsn <= self._resume.end_lsn:
             return
         if self._policy == "prepare":
@@ -665,7 +686,7 @@ class TransactionAssembler:
         _, buffer = self._prepared.pop((message.xid, message.gid), (0, None))
         if buffer is not None:
             buffer.discard()
-        elif self._early.decide(message.xid, message.gid, message.rollback_end_lsn):
+        if self._early.decide(message.xid, message.gid, message.rollback_end_lsn):
             self._warn(ROLLED_BACK, message.gid)
 
     # --- buffers ----------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ class PartitionReader:
             previous_end_lsn=delivery.previous_end_lsn[partition],
             spill_dir=folder if partition == SOLE else folder / partition,
             spill_memory_bytes=engine.spill_memory_bytes,
+            slot_lsn=delivery.offset.partitions[partition].slot_created_lsn,
             two_phase=engine.two_phase_policy,
             describe=describe,
             warn=log.warning,
