@@ -370,6 +370,27 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
 
 
 @pytest.mark.pipeline(
+    sql=THREE_HUNDRED,
+    settings={"publication.autocreate.mode": "filtered", "waltap.new.tables": "warn"},
+)
+def test_a_table_that_left_while_partly_read_is_read_whole_when_it_joins_again(pipeline):
+    held, release = hold_after(pipeline.destination, 50)
+    with pipeline.running():
+        pipeline.signal("execute-snapshot", "t")
+        assert held.wait(WAIT_S)
+        pipeline.signal("pause-snapshot")
+        release.set()
+    read = len(read_rows(pipeline.destination))
+    for what, told in (("remove", "is no longer streamed"), ("add", "next start reads the rows")):
+        done = pipeline.command("tables", what, "FILE", "public.t")
+        assert told in done.stdout, done.stderr
+    with pipeline.running() as run:
+        pipeline.signal("resume-snapshot")
+        run.until(lambda: finished(run), "the end")
+    assert sorted(pipeline.destination.ids("t", "r")[read:]) == list(range(1, 301))
+
+
+@pytest.mark.pipeline(
     settings=READ_ONLY, sql=";".join(f"CREATE TABLE e{n} (id int PRIMARY KEY)" for n in range(45))
 )
 def test_the_end_of_tables_without_rows_is_stored_while_nothing_streams(pipeline):

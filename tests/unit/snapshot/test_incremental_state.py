@@ -1,5 +1,6 @@
 """The state of incremental snapshots: one entry for each table whose reading has begun; the size of their chunks."""
 
+import msgspec
 import pytest
 
 from waltap.ports.signals.signal import SnapshotRequest
@@ -20,6 +21,34 @@ def test_the_next_table_begins_anew():
     state.queue = []
     state.forget_head()
     assert state.head == ChunkState()
+
+
+@pytest.mark.parametrize("dropped", [[ORDERS], [ITEMS], [ORDERS, ITEMS]])
+def test_a_dropped_table_leaves_no_progress_and_begins_anew(dropped):
+    begun = {
+        "public.orders": ChunkState(last_key=["5"]),
+        "public.items": ChunkState(last_key=["7"]),
+    }
+    state = IncrementalState(queue=[ORDERS], chunks=begun, awaiting_stream=[ITEMS])
+    state.drop(dropped)
+    assert set(state.chunks) == set(begun) - {request.name for request in dropped}
+    assert state.add([ORDERS], {("public", "orders")}) == [ORDERS]  # also behind its first reading
+    state.read_on([])
+    assert state.head == (ChunkState() if ORDERS in dropped else begun["public.orders"])
+
+
+def test_the_second_reading_of_a_table_is_dropped_without_the_progress_of_the_first():
+    again = msgspec.structs.replace(ORDERS, signal="again")
+    state = IncrementalState(queue=[ORDERS], chunks={"public.orders": ChunkState(last_key=["5"])})
+    state.add([again], {("public", "orders")})
+    state.drop([again])
+    assert (state.queue, state.head.last_key) == ([ORDERS], ["5"])
+
+
+def test_progress_without_a_request_in_an_older_offset_is_forgotten():
+    state = IncrementalState(queue=[ITEMS], chunks={"public.orders": ChunkState(last_key=["5"])})
+    state.read_on([])
+    assert state.chunks == {}
 
 
 @pytest.mark.parametrize(

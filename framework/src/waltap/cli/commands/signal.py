@@ -17,7 +17,6 @@ from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.snapshot.requests import accepted_of
 from waltap.ports.source.connector import Connector
 from waltap.ports.source.roles import published_by, tables_of
 from waltap.services.control import PipelineNotRunning, SignalRequest, ask
@@ -246,7 +245,7 @@ def _read(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) 
             SnapshotRequest(schema=schema, table=table, signal="waltap tables add")
             for schema, table in table_ids
         ]
-        state.queue += accepted_of(wanted, state.queue, set(table_ids))
+        state.add(wanted, set(table_ids))
     echo(f"{profile.name}: the pipeline does not run; its next start reads the rows")
 
 
@@ -256,7 +255,8 @@ def _forget(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]
         return
     with _stored_queue(stages) as state:
         if state is not None:
-            state.queue = [r for r in state.queue if (r.schema, r.table) not in table_ids]
+            requests = [*state.queue, *state.awaiting_stream]
+            state.drop([r for r in requests if (r.schema, r.table) in table_ids])
 
 
 def _asked(profile: Profile, kind: str, table_ids: list[TableId], *, fails: bool = True) -> bool:

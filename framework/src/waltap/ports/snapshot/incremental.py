@@ -521,13 +521,8 @@ class IncrementalSnapshots:
     def _queue(self, wanted: list[SnapshotRequest], known: set[tuple[str, str]], now: int) -> None:
         state = self.state
         idle = not state.queue
-        # A table that is partly read is read again after that: something may have happened to it
-        # since, such as a gap, or another table may have its name.
-        accepted = accepted_of(wanted, state.unbegun, known)
-        if accepted:
-            state.begin_again({request.name for request in accepted})
+        if accepted := state.add(wanted, known):
             log.info("incremental snapshot: %s will be read", some(accepted))
-            state.queue = state.queue + accepted
             self._notice("STARTED", accepted[0].signal, data_collections=listed(state.queue))
         if idle and not state.paused:
             self._next_chunk(now)
@@ -603,10 +598,9 @@ class IncrementalSnapshots:
             return
         signal = state.queue[0].signal
         if state.queue[0] in stopped:
-            state.forget_head()
             self._reader.size.restart()
             self._scanned = 0
-        state.queue = [request for request in state.queue if request not in stopped]
+        state.drop(halted)
         # Debezium sends both notifications; the second one is without the signal.
         if not state.queue:
             self._notice("COMPLETED", signal, observed=False)

@@ -1,11 +1,12 @@
 """State of incremental snapshots in the offset (`Offset.signals`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from waltap.changes.decode.relation import Relation
 from waltap.ports.signals.signal import SnapshotRequest
+from waltap.ports.snapshot.requests import accepted_of
 
 Key = list[str | None]
 
@@ -84,6 +85,27 @@ class IncrementalState(msgspec.Struct):
                 found.append(request)
         return found
 
+    def add(
+        self, wanted: list[SnapshotRequest], known: set[tuple[str, str]]
+    ) -> list[SnapshotRequest]:
+        """Add requests for ``known`` tables to the queue, and return those that were new."""
+        # A table that is partly read is read again after that: something may have happened to it
+        # since, such as a gap, or another table may have its name.
+        accepted = accepted_of(wanted, self.unbegun, known)
+        self.begin_again({request.name for request in accepted})
+        self.queue = self.queue + accepted
+        return accepted
+
+    def drop(self, requests: Collection[SnapshotRequest]) -> None:
+        """Remove requests, and the progress of those whose reading has begun."""
+        begun: dict[str, SnapshotRequest] = {}
+        for request in [*self.queue, *self.awaiting_stream]:
+            begun.setdefault(request.name, request)
+        gone = {name for name, request in begun.items() if request in requests}
+        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in gone}
+        self.queue = [r for r in self.queue if r not in requests]
+        self.awaiting_stream = [r for r in self.awaiting_stream if r not in requests]
+
     def forget_head(self) -> None:
         if self.queue:
             self.chunks = {n: c for n, c in self.chunks.items() if n != self.queue[0].name}
@@ -135,11 +157,10 @@ class IncrementalState(msgspec.Struct):
 
     def read_on(self, tables: list[SnapshotRequest]) -> None:
         """Return ``tables`` to the queue, and forget other waiting tables."""
-        done = {request.name for request in self.awaiting_stream} - {
-            request.name for request in tables
-        }
-        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name not in done}
         self.queue, self.awaiting_stream = [*tables, *self.queue], []
+        # Versions before this rule left the progress of stopped tables.
+        queued = {request.name for request in self.queue}
+        self.chunks = {name: chunk for name, chunk in self.chunks.items() if name in queued}
 
     def begin_again(self, names: set[str]) -> None:
         """Forget the last reading of tables that a new signal requests."""
