@@ -10,6 +10,7 @@ from tests.harness.json_events import (
     COMMIT_TS,
     NOW,
     column,
+    format_context,
     json_format,
     part,
     split_properties,
@@ -24,6 +25,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import NEWEST
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.encoders.format.conversion import json_records
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
@@ -313,21 +315,53 @@ def test_each_row_of_a_batch_has_the_attribute_that_its_type_got():
     ] * 20
 
 
-def test_a_snapshot_has_its_own_values_where_a_type_grew_and_events_are_transformed():
-    name = column("nm name")
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_type_is_read_again_once_after_repeated_announcements(converted):
+    """A reconnected source announces the same tables as other objects."""
+    asked, now = [], pairs("x", "y")
+
+    def renew(relation):
+        asked.append(relation)
+        return now
+
+    given = {**BARE, "topic.prefix": "t", "waltap.composite.types": "struct"}
+    context = format_context(given, renew=renew, transforms=[("same", lambda events: events)])
+    form = (json_records if converted else JsonEventFormat)(split_properties(given)[1], context)
+    for _ in range(6):
+        was = pairs("x")
+        form.render([part(Insert(was, 0, ("1", "(1)")))], NOW)
+    grown = [part(*(Insert(was, 0, ("1", "(1,2)")) for _ in range(3)))]
+    found = form.render(grown, NOW) + form.render(grown, NOW)
+    assert [record["after"]["v"] for record in values(found)] == [{"x": 1, "y": 2}] * 6
+    assert len(asked) == 1
+
+
+def transformed_with_names(was: Relation, now: Relation) -> tuple[JsonFormat, SnapshotRows]:
+    """Return a format for events, whose streamed names are null, and a row of a snapshot."""
     was, now = (
-        structs.replace(each, columns=(*each.columns, name))
-        for each in (pairs("x"), pairs("x", "y"))
+        structs.replace(each, columns=(*each.columns, column("nm name"))) for each in (was, now)
     )
     plain = growing({"waltap.streamed.names": "null"}, now)
     context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
-    form = JsonEventFormat(plain._tables._properties, context)
     piece = SnapshotRows(
         relation=was, rows=[("1", "(1,2)", "n")], ts=1, lsn=5, xid=None, previous_end_lsn=None,
         first_marker="first", last_marker="last", kind="initial",
     )  # fmt: skip
+    return JsonEventFormat(plain._tables._properties, context), piece
+
+
+def test_a_snapshot_has_its_own_values_where_a_type_grew_and_events_are_transformed():
+    form, piece = transformed_with_names(pairs("x"), pairs("x", "y"))
     (found,) = values(form.render([piece], NOW))
     assert found["after"] == {"id": 1, "v": {"x": 1, "y": 2}, "nm": "n"}
+
+
+def test_a_value_that_does_not_fit_leaves_snapshot_and_stream_apart():
+    form, piece = transformed_with_names(pairs("x"), pairs("x"))
+    streamed = part(Insert(piece.relation, 0, ("2", "(1,2)", "n")))
+    for sent, name in ((piece, "n"), (streamed, None), (piece, "n")):
+        (found,) = values(form.render([sent], NOW))
+        assert (found["after"]["v"], found["after"]["nm"]) == (None, name)
 
 
 # --- lines ------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ class EventColumn:
 class EventPlan:
     """Hold the plan of one relation version.
 
-    ``seen`` is the relation as the wire sent it, ``relation`` as the catalogue completed it.
+    ``seen`` is the relation as the wire sent it last, ``relation`` as the catalogue completed it.
     """
 
     def __init__(

@@ -95,24 +95,27 @@ class RowTables(EventPlans[T]):
         """
         known = self.compiled.get(relation)
         # An event of the batch may have renewed it already.
-        if known is not None and known.plan is not made.plan:
+        if known is not None and (known.renewed or known.plan is not made.plan):
             return known
-        described = self._renewable(relation, made)
+        described = made.plan.relation
         # Only such types can grow, and one query per version is enough.
-        if described is None or made.renewed or not may_grow(described):
+        if made.renewed or not may_grow(described):
             return made
         now = self._format.renew(described)
         # The types are unchanged, so the value has, for example, a label that was dropped. All later
         # rows of this version are written column by column, without another query.
-        renewed: T = made.careful() if now is described else self.build(relation, now)
+        renewed: T = (known or made).careful() if now is described else self.build(relation, now)
         renewed.renewed = now is described
-        if self.described(relation) is not None:
+        if known is not None:
             self.replace(relation, now, renewed)
         return renewed
 
-    def _renewable(self, relation: Relation, _made: T) -> Relation | None:
-        """Return the description to renew, None for a version that is no longer kept."""
-        return self.described(relation)
+    def compile(self, relation: Relation) -> T | None:
+        made = super().compile(relation)
+        # Versions of one shape share a plan, and the newest of them is kept longest.
+        if made is not None:
+            made.plan.seen = relation
+        return made
 
     def envelope_schema(self, topic: str, row: Schema) -> Schema:
         name = self._capture.schema_name(f"{topic}.Envelope")
@@ -133,15 +136,6 @@ class RowTables(EventPlans[T]):
 
 class ConnectTables(RowTables[ConnectTable]):
     """Keep the conversions of a pipeline's relations."""
-
-    def renewed(self, relation: Relation, made: ConnectTable) -> ConnectTable:
-        known = self.compiled.get(relation)
-        if known is not None and known is not made:
-            return known
-        return super().renewed(relation, made)
-
-    def _renewable(self, relation: Relation, made: ConnectTable) -> Relation:
-        return self.described(relation) or made.plan.relation
 
     def _compiled(self, plan: EventPlan) -> ConnectTable:
         return self._made(plan, careful=False)

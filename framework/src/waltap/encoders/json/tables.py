@@ -103,7 +103,7 @@ class JsonTables(RowTables[RowCodec]):
                     codec,
                     columns=guarded_codecs(values, key=False),
                     key_columns=guarded_codecs(keys, key=True),
-                    snapshot=None,
+                    snapshot=snapshot and (lambda: snapshot().careful()),
                     old_renderers=None,
                 )
                 twin.careful = lambda: twin
