@@ -147,6 +147,7 @@ def test_no_value_of_a_row_is_in_what_is_reported():
         ({"condition": "true", "language": "jsr223.groovy"}, "Write the expression in CEL"),
         ({"condition": "true", "language": "wasm.chicory"}, "there is no Java here"),
         ({"condition": "nowhere:x", "language": "python"}, "cannot be imported"),
+        ({"condition": ".bad:f", "language": "python"}, "'.bad:f' cannot be imported: TypeError"),
         ({"condition": "math:pi", "language": "python"}, "not a function"),
         ({"condition": "nowhere", "language": "python"}, "entry point of waltap.expressions"),
         ({"condition": "true", "topic.regex": "("}, "not a regular expression"),

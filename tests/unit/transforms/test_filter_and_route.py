@@ -110,10 +110,27 @@ def test_predicate_that_raises_stops_with_its_name_and_without_the_row():
     assert "keep" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["no_such_module_here:f", "json:no_such_name", "json:__name__"])
-def test_predicate_that_is_no_function_is_a_configuration_error(path):
-    with pytest.raises(ConfigurationError, match="function"):
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("no_such_module_here:f", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("json:no_such_name", "cannot be imported: AttributeError"),
+        (".json:loads", "cannot be imported: TypeError"),
+        ("json:__name__", "is not a function"),
+        ("fails_on_import:f", "cannot be imported: NameError: name 'undefined' is not defined"),
+        ("exits_on_import:f", "cannot be imported: SystemExit"),
+        ("no_python:f", "cannot be imported: SyntaxError"),
+    ],
+)
+def test_predicate_that_is_no_function_is_a_configuration_error(path, said, tmp_path, monkeypatch):
+    """Whatever its module does is not a bug of waltap."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fails_on_import.py").write_text("undefined")
+    (tmp_path / "exits_on_import.py").write_text("raise SystemExit")
+    (tmp_path / "no_python.py").write_text("def f(:")
+    with pytest.raises(ConfigurationError, match="function") as caught:
         TableFilter(FilterProperties(function=path))
+    assert f"'{path}' {said}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

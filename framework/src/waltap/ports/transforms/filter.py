@@ -7,12 +7,14 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from pydantic import field_validator, model_validator
 
+from waltap.base.plugin_errors import interrupts
 from waltap.base.property import Maybe, MaybeList, Properties, declare
+from waltap.base.text import in_brief
 from waltap.changes.capture.java_regex import NameMatcher, PatternList
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
 from waltap.changes.decode.relation import Relation
@@ -76,7 +78,12 @@ class TableFilter:
         self._all_tables, self._matches = not properties.tables, _concerned(properties.tables)
         self._operations = frozenset(properties.operations or LETTERS)
         self._name = properties.function or ""
-        self._function = _imported(properties.function) if properties.function else None
+        self._function: RowCondition | None = None
+        if properties.function:
+            try:
+                self._function = user_function(properties.function)
+            except ValueError as cause:
+                raise ConfigurationError.of("function", str(cause)) from cause
 
     def __call__(self, batch: Batch) -> Batch:
         parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
@@ -157,10 +164,10 @@ class TableFilter:
             ) from cause
 
 
-def _imported(path: str) -> RowCondition:
-    """Import the function ``module:name``.
+def user_function(path: str, load: Callable[[], object] | None = None) -> Callable[..., Any]:
+    """Import the function ``module:name``, or the result of ``load``.
 
-    The module may be in the working directory.
+    The module may be in the working directory. Raises: ValueError.
     """
     module_name, _, name = path.partition(":")
     # The command `waltap` does not have the working directory on its path.
@@ -168,14 +175,15 @@ def _imported(path: str) -> RowCondition:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as cause:
-        raise ConfigurationError.of(
-            "function", f"cannot be imported: {cause}", value=path
-        ) from cause
+        found: object = load() if load else getattr(importlib.import_module(module_name), name)
+    except BaseException as cause:
+        # A module of the user may fail in any way.
+        if interrupts(cause):
+            raise
+        raise ValueError(f"{path!r} cannot be imported: {in_brief(cause)}") from cause
     if not callable(found):
-        raise ConfigurationError.of("function", "is not a function", value=path)
-    return found  # type: ignore[no-any-return]
+        raise ValueError(f"{path!r} is not a function")  # noqa: TRY004 - it is a setting that is wrong
+    return found
 
 
 # The transform ``fields`` works on events: formats can follow it, but a sink that takes changes cannot.

@@ -1,11 +1,8 @@
 """Filter and ContentBasedRouter: drop or route records by an expression."""
 
-import importlib
 import re
-import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import msgspec
@@ -20,6 +17,7 @@ from waltap.encoders.format.record_transform import (
     RecordUnfit,
     SchemaMemory,
 )
+from waltap.ports.transforms.filter import user_function
 from waltap_transforms.specs import debezium_spec
 
 # Expressions over records, in CEL or as Python functions.
@@ -144,25 +142,15 @@ def python_function(path: str) -> Expression:
     Entry points are in the group `ENTRY_POINTS`. The module may be in the working directory. Raises:
     ValueError if there is no such function.
     """
-    module_name, colon, name = path.partition(":")
-    try:
-        if colon:
-            # The command `waltap` does not have the working directory on its path.
-            here = str(Path.cwd())
-            if here not in sys.path:
-                sys.path.insert(0, here)
-            found = getattr(importlib.import_module(module_name), name)
-        else:
-            (point,) = entry_points(group=ENTRY_POINTS, name=path) or (None,)
-            if point is None:
-                raise ValueError(
-                    f"{path!r} is neither module:name nor an entry point of {ENTRY_POINTS}"
-                )
-            found = point.load()
-    except (ImportError, AttributeError) as cause:
-        raise ValueError(f"{path!r} cannot be imported: {cause}") from cause
-    if not callable(found):
-        raise ValueError(f"{path!r} is not a function")  # noqa: TRY004 - it is a setting that is wrong
+    load: Callable[[], object] | None = None
+    if ":" not in path:
+        (point,) = entry_points(group=ENTRY_POINTS, name=path) or (None,)
+        if point is None:
+            raise ValueError(
+                f"{path!r} is neither module:name nor an entry point of {ENTRY_POINTS}"
+            )
+        load = point.load
+    found = user_function(path, load)
 
     def evaluate(record: ConnectRecord) -> object:
         try:
