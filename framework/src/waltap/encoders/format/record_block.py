@@ -1,6 +1,5 @@
 """Records of many rows of one table, stored as columns."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -17,6 +16,8 @@ _CONSTANT: Final = (str, bytes)
 # make and to write, and its memory is reused.
 STEP_BYTES: Final = 2 << 20
 MOST_ROWS: Final = 8192
+# Rows whose indexes are computed from their numbers.
+FIRST_ROWS: Final = 128
 
 
 class TextRows:
@@ -93,15 +94,16 @@ def _joined(
     constants = [piece for piece in pieces if isinstance(piece, _CONSTANT)]
     form = columns[0].type if columns else pa.scalar(constants[0]).type
     flat = pa.concat_arrays([*columns, pa.array(constants, form)])
-    width, begins, at = len(pieces), np.empty(len(pieces), "i4"), len(columns) * count
+    width, at = len(pieces), len(columns) * count
+    begins, steps = np.empty(width, "i4"), np.zeros(width, "i4")
     column = 0
     for index, piece in enumerate(pieces):
         if isinstance(piece, _CONSTANT):
             begins[index], at = at, at + 1
         else:
             begins[index], column = column, column + count
-    varies = tuple(not isinstance(piece, _CONSTANT) for piece in pieces)
-    indexes = np.add(_row_numbers(varies)[:count], begins).reshape(-1)
+            steps[index] = 1
+    indexes = _indexes(begins, steps, count).reshape(-1)
     chosen = pc.take(flat, pa.array(indexes), boundscheck=False)
     _, ends, text = chosen.buffers()
     text = text or pa.py_buffer(b"")
@@ -111,14 +113,18 @@ def _joined(
     return array, text.slice(0, int(bounds[-1]))
 
 
-@functools.lru_cache(maxsize=4)
-def _row_numbers(varies: tuple[bool, ...]) -> "np.ndarray[Any, Any]":
-    """Return the row number for each row and varying piece.
-
-    It is 0 for a constant piece.
-    """
-    rows = np.arange(MOST_ROWS, dtype="i4")[:, None]
-    return np.where(np.array(varies, bool), rows, np.int32(0))
+def _indexes(begins: Any, steps: Any, count: int) -> "np.ndarray[Any, Any]":
+    """Return ``begins + row * steps`` for each of ``count`` rows."""
+    made = np.empty((count, len(begins)), "i4")
+    done = min(count, FIRST_ROWS)
+    np.multiply(np.arange(done, dtype="i4")[:, None], steps, out=made[:done])
+    made[:done] += begins
+    # Rows that follow others in equal distance need one pass, not two.
+    while done < count:
+        more = min(done, count - done)
+        np.add(made[:more], steps * done, out=made[done : done + more])
+        done += more
+    return made
 
 
 class RecordBlock(LazySequence[Record]):
