@@ -26,6 +26,7 @@ from waltap.changes.events.event import Record
 from waltap.changes.mapping.envelope import NEWEST
 from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
 from waltap.encoders.format.conversion import json_records
+from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.event_format import JsonEventFormat
 from waltap.encoders.json.format import JsonFormat
 from waltap.encoders.json.lines import JsonLines
@@ -150,6 +151,11 @@ def test_unknown_type_leaves_its_column_out_of_value_and_key():
 # --- values that do not fit -------------------------------------------------------------------------
 
 
+def transforming(form: JsonFormat) -> FormatContext:
+    """Return the context of ``form`` with a transform of events."""
+    return replace(form._tables._format, transforms=[("same", lambda events: events)])
+
+
 def misfits() -> TransactionPart:
     relation = table("b", "id int4 not null", "d date", "v text", key=("v",))
     return part(
@@ -178,13 +184,16 @@ def test_a_misfit_is_null_and_reported_or_stops_without_its_value(mode):
     assert "no date" not in "".join(reported)
 
 
-def test_what_became_null_names_each_table_once_whichever_share_a_column():
+@pytest.mark.parametrize("transformed", [False, True])
+def test_what_became_null_names_each_table_once_whichever_share_a_column(transformed):
     """Columns that look alike share their conversion: only rows show whose value it was."""
     columns = "id int4 not null", "n numeric(9,2)"
     tables = [table(name, *columns, key=("id",)) for name in ("a", "b", "c")]
     a, b, c = tables
     reported: list[str] = []
     made = json_format(BARE, warn=reported.append)
+    if transformed:
+        made = JsonEventFormat(made._tables._properties, transforming(made))
     changes = Insert(a, 0, ("1", "1.5")), Insert(b, 0, ("1", "NaN")), Update(b, 0, ("1", "NaN"))
     found = made.render([part(*changes)], NOW)
     assert [v["after"]["n"] for v in values(found)] == ["AJY=", None, None]
@@ -342,12 +351,11 @@ def transformed_with_names(was: Relation, now: Relation) -> tuple[JsonFormat, Sn
         structs.replace(each, columns=(*each.columns, column("nm name"))) for each in (was, now)
     )
     plain = growing({"waltap.streamed.names": "null"}, now)
-    context = replace(plain._tables._format, transforms=[("same", lambda events: events)])
     piece = SnapshotRows(
         relation=was, rows=[("1", "(1,2)", "n")], ts=1, lsn=5, xid=None, previous_end_lsn=None,
         first_marker="first", last_marker="last", kind="initial",
     )  # fmt: skip
-    return JsonEventFormat(plain._tables._properties, context), piece
+    return JsonEventFormat(plain._tables._properties, transforming(plain)), piece
 
 
 def test_a_snapshot_has_its_own_values_where_a_type_grew_and_events_are_transformed():

@@ -119,14 +119,14 @@ class JsonEventFormat(JsonFormat):
         self._prefix_of = lru_cache(MAX_SCHEMAS)(self._json.value_prefix)
         self._header = header_writer(envelope.HEADER, properties, context)
 
-    def render(
+    def _records(
         self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
     ) -> Sequence[Record]:
-        """Return the records of ``parts`` as `JsonFormat.render` does.
+        """Return the records of ``parts``.
 
-        Raises: EventTransformFailed too.
+        Raises: EventTransformFailed.
         """
-        out: Sequence[Any] = super().render(parts, now)
+        out: Sequence[Any] = super()._records(parts, now)
         if not any(type(each) is ChangeEvent for each in out):
             return out
         remaining = transformed_events(out, self._transforms)
