@@ -230,6 +230,8 @@ MOVED = "UPDATE t SET id = 33, large = large || '' WHERE id = 3"
         pytest.param("DEFAULT", "after", "UPDATE t SET v = 'a' WHERE id = 3; UPDATE t SET large = 'x' WHERE id = 3; UPDATE t SET v = 'b' WHERE id = 3", id="large value changed between"),
         pytest.param("FULL", "after", "UPDATE t SET v = 'new' WHERE id = 3", id="full update"),
         pytest.param("USING INDEX other", "before", MOVED, id="index, other key change"),
+        pytest.param("DEFAULT", "after", "ALTER TABLE t RENAME id TO ident; DELETE FROM t WHERE ident = 1; UPDATE t SET v = 'new' WHERE ident = 3", id="key renamed"),
+        pytest.param("DEFAULT", "after", "ALTER TABLE t RENAME v TO w; UPDATE t SET w = 'new' WHERE id = 3", id="column renamed"),
         pytest.param("DEFAULT", "before", "ALTER TABLE t ADD more int DEFAULT 5; UPDATE t SET v = 'new' WHERE id = 3", id="column added"),
     ],
 )  # fmt: skip
@@ -243,7 +245,7 @@ def test_a_change_while_a_chunk_is_read_is_not_undone_by_it(
         f"ALTER TABLE t REPLICA IDENTITY {identity}"
     )
     pipeline.settings["skipped.operations"] = "none"
-    key = "o" if "INDEX" in identity else "id"
+    key = "o" if "INDEX" in identity else "ident" if "ident" in change else "id"
     between(lambda: database.execute(change), when=when)
     with pipeline.running() as run:
         pipeline.signal("execute-snapshot", "t")

@@ -23,6 +23,15 @@ RENAMED = msgspec.structs.replace(T, table="renamed")
 ROWS: list[Tuple] = [("1", "a", "x"), ("2", "b", "y"), ("3", "c", "z")]
 
 
+def numbered(*names: str) -> Relation:
+    """Return `T` with other names, and with numbers that tell whose they are."""
+    columns = (
+        msgspec.structs.replace(column, name=name, number=n)
+        for n, (name, column) in enumerate(zip(names, T.columns, strict=True), 1)
+    )
+    return msgspec.structs.replace(T, columns=tuple(columns), primary_key=names[:1])
+
+
 class Reading:
     """Contains transactions below 10."""
 
@@ -112,6 +121,7 @@ def test_rows_have_the_changes(case):
         (Update(RENAMED, 1, ("1", "new", "x")), T),
         (Insert(msgspec.structs.replace(OTHER, table="t"), 1, ("1",)), T),
         (Insert(table("t", "id text", "dropped text", key=("id",)), 1, ("1", "x")), T),
+        (Insert(numbered("v", "id", "large"), 1, ("1", "x", "")), numbered("id", "v", "large")),
         (Delete(BAG, 1, ("x",), OldTuple.FULL), BAG),
         (Delete(T, 1, (ABSENT, "a", ABSENT), OldTuple.KEY), T),
     ],

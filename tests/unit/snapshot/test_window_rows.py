@@ -1,5 +1,6 @@
 """The window: which rows of a chunk survive what streams by."""
 
+import msgspec
 import pytest
 from tests.harness.json_events import IDENTITIES, table
 
@@ -65,3 +66,23 @@ def test_rows_that_a_change_concerns_leave_the_window(case):
     for change in changes:
         window.see(change)
     assert window.rows() == left
+
+
+@pytest.mark.parametrize("names", [("ident", "v", "large"), ("v", "id", "large"), ("id", "v", "l")])
+def test_a_chunk_is_read_again_when_a_column_has_another_name(names):
+    """Images of the row have its key, or a value that the row is to keep, under a name that the chunk lacks."""
+    before, after = (
+        msgspec.structs.replace(
+            each,
+            columns=tuple(
+                msgspec.structs.replace(column, number=n)
+                for n, column in enumerate(each.columns, 1)
+            ),
+        )
+        for each in (T, relation(*names, key=names[:1]))
+    )
+    window = SnapshotWindow("w", before, list(ROWS), (0,))
+    window.see(Update(before, 1, ("1", "new", "x")))
+    assert window.rows() == ROWS[1:]
+    window.see(Delete(after, 2, ("2", ABSENT, ABSENT), OldTuple.KEY))
+    assert (window.renamed, window.rows()) == (True, [])

@@ -19,7 +19,7 @@ from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.chunk_source import TableReading
-from waltap.ports.snapshot.window import SnapshotWindow, aligner
+from waltap.ports.snapshot.window import SnapshotWindow, aligner, renames
 
 # Number of changes to keep in memory. A transaction with more of them is visible soon, so the engine opens
 # another snapshot instead.
@@ -39,9 +39,10 @@ class _TableChanges:
     def add(self, change: Insert | Update | Delete, *, certain: bool) -> bool:
         """Keep ``change``, and return whether `apply` can find its row.
 
-        It cannot after a column was dropped. Without a key it can add rows only.
+        It cannot after a column was dropped or renamed. Without a key it can add rows only.
         """
-        if not self._names.issuperset(column.name for column in change.relation.columns):
+        names = (column.name for column in change.relation.columns)
+        if not self._names.issuperset(names) or renames(change.relation, self._relation):
             return False
         if not self._key:
             self.changes.append(change)

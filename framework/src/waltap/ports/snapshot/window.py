@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from waltap.changes.decode.message import Change, Delete, Insert, Truncate, Update
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import Relation, column_id
 from waltap.changes.decode.tuple_image import UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.ports.snapshot.incremental_state import IncrementalState, Key
@@ -44,7 +44,8 @@ class SnapshotWindow:
         ``keeps_changed`` the window has the newest version of each row instead of dropping changed ones.
         """
         self.identifier, self.relation = identifier, relation
-        # Whether a change shows that the table has another name by now, or another table has its name.
+        # Whether a change shows that the table or a column has another name by now, or another table
+        # has its name.
         self.renamed = False
         self._keeps_changed = keeps_changed
         self._keyed = bool(key)
@@ -64,6 +65,7 @@ class SnapshotWindow:
             align = self._aligners.get(change.relation)
             if align is None:
                 align = self._aligners[change.relation] = aligner(change.relation, self.relation)
+                self.renamed = self.renamed or renames(change.relation, self.relation)
             if isinstance(change, Insert):
                 new = align(change.new)
                 if self._keeps_changed:
@@ -164,6 +166,12 @@ def aligner(relation: Relation, target: Relation) -> Callable[[Tuple], Tuple]:
         return tuple(MissingValue.ABSENT if at is None else image[at] for at in found)
 
     return align
+
+
+def renames(relation: Relation, target: Relation) -> bool:
+    """Return whether a column of ``target`` has another name in ``relation``."""
+    names = {column_id(column): column.name for column in relation.columns}
+    return any(names.get(column_id(each), each.name) != each.name for each in target.columns)
 
 
 # Rows whose key changes during an incremental snapshot.
