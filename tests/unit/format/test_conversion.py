@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from tests.harness.json_events import part
 from tests.harness.schemas import BYTES, INT32, INT64, MAYBE_TEXT, TEXT, array, mapped, of, struct
@@ -16,13 +17,15 @@ from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap.changes.events.event import Record
 from waltap.changes.mapping.connect_schema import Schema
 from waltap.changes.mapping.conversion import ColumnConversion, carried, conversion_mapping
-from waltap.changes.mapping.type_mapping import TypeOptions
-from waltap.changes.mapping.type_registry import TypeRegistry
+from waltap.changes.mapping.type_mapping import TypeOptions, types_named
+from waltap.changes.mapping.type_registry import TypeRegistry, simple_type
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.encoders.format.conversion import with_one_converter
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
+from waltap.encoders.format.format import FormatContext
 from waltap.pipeline.stages.conversions import ColumnConversions, ConverterFailed
+from waltap_formats.avro.rows import FEWEST
 from waltap_testing.installed import installed_types
 from waltap_testing.workload import ITEMS
 
@@ -87,6 +90,12 @@ def converting(conversion: ColumnConversion, mode: str = "warn") -> tuple[Column
     return conversions, types
 
 
+def rendered(parts: Any, made: FormatContext, *, straight: bool) -> list[Record]:
+    avro = UnregisteredAvro(straight=straight)
+    form = ConvertedFormat(RecordConverters(key=avro, value=avro, header=avro), made)
+    return list(form.render(parts, NOW))
+
+
 @pytest.mark.parametrize(("schema", "value"), VALUES, ids=[s.kind.value for s, _ in VALUES])
 def test_avros_quick_rows_are_those_of_its_general_way(schema, value):
     optional = msgspec.structs.replace(schema, optional=True)
@@ -99,12 +108,30 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema, value):
     inserts = [Insert(relation, 16 + n, row) for n, row in enumerate(rows)]
     batch = conversions(Batch(parts=[part(*inserts)], position=Position(99), events=len(rows)))
 
-    def rendered(*, straight: bool) -> list[Record]:
-        avro = UnregisteredAvro(straight=straight)
-        form = ConvertedFormat(RecordConverters(key=avro, value=avro, header=avro), made)
-        return list(form.render(batch.parts, NOW))
+    assert rendered(batch.parts, made, straight=True) == rendered(batch.parts, made, straight=False)
 
-    assert rendered(straight=True) == rendered(straight=False)
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_floats_of_a_plugins_type_have_its_values_in_whole_columns(kind):
+    percent = simple_type(
+        "percent",
+        summary="percentages",
+        claims=types_named("percent"),
+        schema=of(kind),
+        parse=lambda text: float(text) / 100,
+        zero=0.0,
+        arrow=pa.float64,
+    )
+    data_type = DataType(oid=20_001, schema="public", name="percent")
+    column = Column(name="p", type_oid=data_type.oid, data_type=data_type, nullable=True)
+    relation = msgspec.structs.replace(ITEMS, columns=(ITEMS.columns[0], column))
+    made = replace(
+        context(), mapper=lambda options: TypeRegistry([percent, *installed_types()], options)
+    )
+    inserts = [Insert(relation, 16 + n, (str(n), "12.5")) for n in range(FEWEST)]
+    assert rendered([part(*inserts)], made, straight=True) == rendered(
+        [part(*inserts)], made, straight=False
+    )
 
 
 def test_old_keys_have_no_value_in_other_columns():

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from waltap.base.import_rules import np, pa, pc
 from waltap.changes.mapping.connect_schema import ConnectKind
+from waltap.changes.mapping.java_number import single
 from waltap.changes.mapping.type_mapping import ColumnMapping, JsonColumn
 from waltap.encoders.json.columns import BOOLEANS, QUOTED, integers_of, offsets_of, two_complements
 from waltap_formats.avro.binary import RANGES
@@ -19,7 +20,8 @@ Pieces = list[Any]
 
 WriteColumn = Callable[["pa.StringArray"], Pieces | None]
 
-_FLOATS: Final = {ConnectKind.FLOAT32: "<f4", ConnectKind.FLOAT64: "<f8"}
+# Form in Avro, and the `to_connect` that Arrow's cast replaces.
+_FLOATS: Final = {ConnectKind.FLOAT32: ("<f4", single), ConnectKind.FLOAT64: ("<f8", float)}
 
 
 def column_writer(
@@ -53,7 +55,7 @@ def _converter(
             return lambda texts, null: _iso_texts(quick, texts, branch, null)
         case ConnectKind.BOOLEAN if quick is BOOLEANS:
             return lambda texts, null: _booleans(texts, branch, null)
-        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64:
+        case ConnectKind.FLOAT32 | ConnectKind.FLOAT64 if mapping.to_connect is _FLOATS[kind][1]:
             return lambda texts, null: _floats(texts, kind, branch, null)
     if quick is None or quick.numbers is None:
         return None
@@ -102,7 +104,7 @@ def _floats(
     # NaN has one form, and `to_connect` refuses what is too large.
     if not np.isfinite(values).all():
         return None
-    form = _FLOATS[kind]
+    form, _ = _FLOATS[kind]
     if kind is ConnectKind.FLOAT32 and (np.abs(values) > np.finfo("f4").max).any():
         return None
     data = values.astype(form).view("u1").reshape(len(values), -1)
