@@ -128,6 +128,9 @@ CASES = [
         "0101000020730C00001C7C613255DE6540787AA52C435C42C0",
         {"wkb": "AQEAACBzDAAAHHxhMlXeZUB4eqUsQ1xCwA==", "srid": 3187},
     ),
+    # vectors
+    case("sparsevec", "{1:1.5}/32767", {"dimensions": 32767, "vector": [[1, 1.5]]}),
+    case("sparsevec", "{1:1.5}/32768", None),
     # arrays
     case("int4[]", "{1,NULL,-3}", [1, None, -3]),
     case("text[]", '{a,"b,c","q\\"q","NULL",NULL,""}', ["a", "b,c", 'q"q', "NULL", None, ""]),

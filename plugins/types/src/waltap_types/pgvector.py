@@ -1,11 +1,14 @@
 """The types of pgvector: ``vector``, ``halfvec``, ``sparsevec``."""
 
+from collections.abc import Callable
+
 from waltap.base.import_rules import pa
 from waltap.changes.mapping import (
     Column,
     ColumnMapping,
     ConnectKind,
     Field,
+    OutOfRange,
     Schema,
     TypeMapper,
     TypeSample,
@@ -18,6 +21,8 @@ from waltap.changes.mapping import (
     single,
     types_named,
 )
+
+BuildColumn = Callable[[Column, TypeMapper], ColumnMapping]
 
 
 def _items(text: str) -> list[str]:
@@ -50,18 +55,6 @@ def _sparse(text: str) -> tuple[int, dict[int, float]]:
         if colon:
             pairs[int(index)] = float(number)
     return int(dimensions), pairs
-
-
-def _sparse_json(text: str) -> str:
-    dimensions, pairs = _sparse(text)
-    # JSON has no keys that are numbers, so Kafka Connect writes such a map as pairs.
-    shown = ",".join(f"[{k},{number_json(v, single=False)}]" for k, v in pairs.items())
-    return f'{{"dimensions":{dimensions},"vector":[{shown}]}}'
-
-
-def _sparse_connect(text: str) -> dict[str, object]:
-    dimensions, pairs = _sparse(text)
-    return {"dimensions": dimensions, "vector": pairs}
 
 
 def _sparse_type() -> "pa.DataType":
@@ -97,36 +90,60 @@ _HALFVEC = ValueForm(
     zero=[],
     arrow=converted("halfvec", lambda: pa.list_(pa.float32()), _numbers),
 )
-_SPARSEVEC = ValueForm(
-    schema=Schema(
-        kind=ConnectKind.STRUCT,
-        name="io.debezium.data.SparseDoubleVector",
-        version=1,
-        doc="Sparse double vector",
-        fields=(
-            # The widths are Debezium's.
-            Field("dimensions", Schema(kind=ConnectKind.INT16)),
-            Field(
-                "vector",
-                Schema(
-                    kind=ConnectKind.MAP,
-                    keys=Schema(kind=ConnectKind.INT16),
-                    values=Schema(kind=ConnectKind.FLOAT64),
-                ),
+_SPARSE_SCHEMA = Schema(
+    kind=ConnectKind.STRUCT,
+    name="io.debezium.data.SparseDoubleVector",
+    version=1,
+    doc="Sparse double vector",
+    fields=(
+        # The widths are Debezium's.
+        Field("dimensions", Schema(kind=ConnectKind.INT16)),
+        Field(
+            "vector",
+            Schema(
+                kind=ConnectKind.MAP,
+                keys=Schema(kind=ConnectKind.INT16),
+                values=Schema(kind=ConnectKind.FLOAT64),
             ),
         ),
     ),
-    to_json=_sparse_json,
-    to_connect=_sparse_connect,
-    zero={"dimensions": 0, "vector": {}},
-    arrow=converted("sparsevec", _sparse_type, _sparse_struct),
 )
+_MOST_DIMENSIONS = 2**15 - 1
+_TOO_WIDE = f"sparsevec of more than {_MOST_DIMENSIONS} dimensions"
 
 
-def _spec(name: str, summary: str, form: ValueForm, sample: str) -> TypeSpec:
-    def build(column: Column, mapper: TypeMapper) -> ColumnMapping:
-        return column_mapping(column, mapper.options, form)
+def _build_sparse(column: Column, mapper: TypeMapper) -> ColumnMapping:
+    misfit = OutOfRange(column.name, mapper.options)
 
+    def to_json(text: str) -> str:
+        dimensions, pairs = _sparse(text)
+        if dimensions > _MOST_DIMENSIONS:
+            return misfit.json(_TOO_WIDE)
+        # JSON has no keys that are numbers, so Kafka Connect writes such a map as pairs.
+        shown = ",".join(f"[{k},{number_json(v, single=False)}]" for k, v in pairs.items())
+        return f'{{"dimensions":{dimensions},"vector":[{shown}]}}'
+
+    def to_connect(text: str) -> object:
+        dimensions, pairs = _sparse(text)
+        if dimensions > _MOST_DIMENSIONS:
+            return misfit.connect(_TOO_WIDE)
+        return {"dimensions": dimensions, "vector": pairs}
+
+    form = ValueForm(
+        schema=_SPARSE_SCHEMA,
+        to_json=to_json,
+        to_connect=to_connect,
+        zero={"dimensions": 0, "vector": {}},
+        arrow=converted("sparsevec", _sparse_type, _sparse_struct),
+    )
+    return column_mapping(column, mapper.options, form, misfit)
+
+
+def _of(form: ValueForm) -> BuildColumn:
+    return lambda column, mapper: column_mapping(column, mapper.options, form)
+
+
+def _spec(name: str, summary: str, build: BuildColumn, sample: str) -> TypeSpec:
     return TypeSpec(
         name=name,
         summary=summary,
@@ -139,7 +156,7 @@ def _spec(name: str, summary: str, form: ValueForm, sample: str) -> TypeSpec:
 
 
 PGVECTOR_SPECS = (
-    _spec("vector", "dense vectors of pgvector", _VECTOR, "[1,2.5]"),
-    _spec("halfvec", "dense half-precision vectors of pgvector", _HALFVEC, "[1,2.5]"),
-    _spec("sparsevec", "sparse vectors of pgvector", _SPARSEVEC, "{1:1.5,3:2}/5"),
+    _spec("vector", "dense vectors of pgvector", _of(_VECTOR), "[1,2.5]"),
+    _spec("halfvec", "dense half-precision vectors of pgvector", _of(_HALFVEC), "[1,2.5]"),
+    _spec("sparsevec", "sparse vectors of pgvector", _build_sparse, "{1:1.5,3:2}/5"),
 )
