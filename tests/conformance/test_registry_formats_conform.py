@@ -2,17 +2,18 @@
 
 import io
 import json
+import math
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 
 import fastavro
 import httpx
 import pytest
-from tests.harness.json_events import part
+from tests.harness.json_events import part, table
 from tests.harness.protobuf import protobuf_reader
 from tests.harness.servers.registry import Registry
 
-from waltap.changes.decode.message import Update
+from waltap.changes.decode.message import Insert, Update
 from waltap.changes.decode.tuple_image import UNCHANGED
 from waltap_formats.plugin import register_formats
 from waltap_formats.properties import (
@@ -88,6 +89,22 @@ class TestAvro(FormatSuite):
         capture = {**NAMES, "topic.prefix": "avro"}
         parse = reader(registry, "AVRO", avro)
         return FormatRig(SPECS["avro"], properties, parse=parse, capture=capture)
+
+    def test_a_default_that_json_has_no_number_for_does_not_stop_the_pipeline(self, rig):
+        odd = table(
+            "odd",
+            "id int4 not null",
+            "f float8 default 'NaN'::double precision",
+            "g float4 not null default '-Infinity'::real",
+            "h float8 default '1.5'::double precision",
+        )
+        inserts = Insert(odd, 0, ("1", "2.5", "3.5", None)), Insert(odd, 0, ("2", "NaN", "1", "2"))
+        found = [
+            rig.parse(record.value)["after"] for record in rig.build().render([part(*inserts)], NOW)
+        ]
+        assert [row["h"] for row in found] == [1.5, 2.0]
+        assert (found[0]["f"], found[0]["g"]) == (2.5, 3.5)
+        assert math.isnan(found[1]["f"])
 
 
 class TestProtobuf(FormatSuite):

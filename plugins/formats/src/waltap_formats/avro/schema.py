@@ -136,7 +136,7 @@ class _AvroSchemaBuilder:
             "type": self.build(schema, space),
         }
         if schema.default is not None:
-            made["default"] = _default(schema, schema.default)
+            made.update(_json_default("default", schema))
         # With this default, readers of a newer schema can read older values.
         elif schema.optional:
             made["default"] = None
@@ -164,7 +164,7 @@ class _AvroSchemaBuilder:
         if schema.parameters:
             made["connect.parameters"] = dict(schema.parameters)
         if schema.default is not None:
-            made["connect.default"] = _default(schema, schema.default)
+            made.update(_json_default("connect.default", schema))
         if schema.name is not None:
             made["connect.name"] = schema.name
         # Avro has no integers of 8 and 16 bits.
@@ -192,6 +192,19 @@ def _checked(name: str, property_name: str, what: str) -> str:
         problem = f"Avro takes no {what} {json.dumps(name, ensure_ascii=False)}"
         raise ConfigurationError.of(property_name, problem, allowed="avro, avro_unicode")
     return name
+
+
+def _json_default(name: str, schema: Schema) -> dict[str, Any]:
+    """Return the property ``name`` with a schema's default.
+
+    JSON has no NaN and no infinity, and registries refuse their names: such a default is left out.
+    """
+    default = _default(schema, schema.default)
+    try:
+        json.dumps(default, allow_nan=False)
+    except ValueError:
+        return {}
+    return {name: default}
 
 
 def _default(schema: Schema, value: Any) -> Any:
