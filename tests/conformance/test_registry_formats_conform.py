@@ -15,6 +15,8 @@ from tests.harness.servers.registry import Registry
 
 from waltap.changes.decode.message import Insert, Update
 from waltap.changes.decode.tuple_image import UNCHANGED
+from waltap.encoders.format.converter import ConverterContext
+from waltap_formats import registry as registry_client
 from waltap_formats.plugin import register_formats
 from waltap_formats.properties import (
     AvroProperties,
@@ -105,6 +107,20 @@ class TestAvro(FormatSuite):
         assert [row["h"] for row in found] == [1.5, 2.0]
         assert (found[0]["f"], found[0]["g"]) == (2.5, 3.5)
         assert math.isnan(found[1]["f"])
+
+
+def test_ids_of_ever_more_schemas_take_bounded_memory(registry, monkeypatch):
+    """Asking again for one that was forgotten gives the same id."""
+    monkeypatch.setattr(registry_client, "MAX_IDS", 2)
+    given = AvroProperties.model_validate({"schema.registry.url": registry.url, **PATIENT})
+    client = registry_client.RegistryClient(given, ConverterContext(record_part="value"))
+    schemas = [json.dumps({"type": "fixed", "name": "f", "size": n}) for n in range(1, 6)]
+
+    def ids() -> list[int]:
+        return [client.id_of(f"bounded-{s}", text, "AVRO") for s, text in enumerate(schemas)]
+
+    assert ids() == ids()
+    assert len(client._known) <= 2
 
 
 class TestProtobuf(FormatSuite):

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import orjson
 
+from waltap.base.cache import BoundedDict
 from waltap.base.network.http import HttpAnswer, HttpClient
 from waltap.base.network.retry import RetryBackoff, waiting
 from waltap.base.network.tls import tls_context
@@ -37,6 +38,8 @@ SchemaNotRegistered = WaltapError.define("SchemaNotRegistered", "WT-3314", retry
 SchemaInvalid = WaltapError.define("SchemaInvalid", "WT-3315", retry=RetryVerdict.NEVER)
 
 
+# Cached ids, with the texts of their schemas.
+MAX_IDS = 10_000
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # Codes of Confluent's registry: no such subject, version or schema.
 MISSING = (40401, 40402, 40403)
@@ -50,7 +53,7 @@ class RegistryClient:
         self._properties, self._stopping = properties, context.stopping
         self._waits_for = context.waits_for
         self._addresses = [_address(url, properties) for url in properties.urls]
-        self._known: dict[tuple[str, str], int] = {}
+        self._known = BoundedDict[tuple[str, str], int](MAX_IDS)
 
     @property
     def url(self) -> str:
@@ -65,9 +68,10 @@ class RegistryClient:
         StopRequested.
         """
         request = subject, schema
-        if request not in self._known:
-            self._known[request] = self._asked(subject, schema, kind)
-        return self._known[request]
+        number = self._known.get(request)
+        if number is None:
+            number = self._known[request] = self._asked(subject, schema, kind)
+        return number
 
     # --- requests -------------------------------------------------------------------------------------
 
