@@ -24,6 +24,7 @@ from waltap_transforms.debezium.timezone_converter import (
     moved_time,
     moved_timestamp,
 )
+from waltap_transforms.specs import MAX_WARNINGS, warnings
 
 
 def event(op: str) -> ConnectRecord:
@@ -262,6 +263,33 @@ def test_times_far_away_and_in_gaps():
     assert moved_time("00:30:00Z", -3600) == "23:30:00-01:00"
     # -infinity: this is the answer of Java's class.
     assert instant_of(-9223372036832400000, zone, 10**6) == 9223372032956151616
+
+
+def test_an_infinite_time_stays_as_it_is_and_is_reported_once():
+    row = struct({"at": of("string", "io.debezium.time.ZonedTimestamp", 1)})
+    schema = struct({"before": row, "after": row}, "t.Envelope")
+    reported: list[str] = []
+    convert = transform(
+        "timezone-converter", changed(PIPELINE, warn=reported.append), converted__timezone="+01:00"
+    )
+    texts = ["infinity", "2026-07-01T00:00:00Z", "infinity"]
+    records = [
+        ConnectRecord("t", None, None, schema, {"before": None, "after": {"at": text}})
+        for text in texts
+    ]
+    assert [made.value["after"]["at"] for made in convert(records)] == [
+        "infinity",
+        "2026-07-01T01:00:00+01:00",
+        "infinity",
+    ]
+    assert len(reported) == 1
+
+
+def test_warnings_of_ever_more_tables_take_bounded_memory():
+    warn = warnings(changed(PIPELINE, warn=lambda _text: None))
+    for number in range(2 * MAX_WARNINGS):
+        warn(f"table {number}")
+    assert warn.cache_info().currsize == MAX_WARNINGS  # type: ignore[attr-defined]
 
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -20,6 +20,8 @@ CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 # The places in a Java name where a word begins.
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 DEBEZIUM_PACKAGE = "io.debezium.transforms"
+# Some warnings name a table, of which there may be ever more.
+MAX_WARNINGS = 1000
 
 
 def _no_gaps(value: object) -> object:
@@ -49,9 +51,12 @@ def each_event(change: Callable[[ConnectRecord], ConnectRecord]) -> RecordTransf
 def warnings(
     context: RecordTransformContext, report: Callable[[str], None] | None = None
 ) -> Callable[[str], None]:
-    """Return the function that reports each problem once, not for every record."""
+    """Return the function that reports each problem once, not for every record.
+
+    A problem is reported again after `MAX_WARNINGS` others.
+    """
     report = report or context.warn
-    return lru_cache(None)(lambda text: report(f"{context.label}: {text}"))
+    return lru_cache(MAX_WARNINGS)(lambda text: report(f"{context.label}: {text}"))
 
 
 def debezium_spec(

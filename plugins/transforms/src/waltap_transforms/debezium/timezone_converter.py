@@ -157,6 +157,7 @@ UNITS = {
     TIMESTAMP: 1_000,
 }
 ZONED_TIMESTAMP, ZONED_TIME = "io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime"
+INFINITE = frozenset({"infinity", "-infinity"})
 # Without a date, a time has no offset in a zone with daylight saving; without a time, a date has none.
 _DATES_AND_TIMES = ("Date", "MicroTime", "NanoTime", "Time")
 UNTOUCHED = frozenset({f"io.debezium.time.{name}" for name in _DATES_AND_TIMES} | {DATE, TIME})
@@ -274,7 +275,14 @@ class TimezoneConverter:
             self._report(f"{field.name} stays as it is: {name} has no date with its time")
             return None
         if name == ZONED_TIMESTAMP:
-            return lambda text: moved_timestamp(text, zone)
+
+            def moved(text: str) -> str:
+                if text in INFINITE:
+                    self._report(f"{field.name} stays {text} where it is: no zone has another")
+                    return text
+                return moved_timestamp(text, zone)
+
+            return moved
         if name == ZONED_TIME:
             # A time has no date, so it gets the zone's present offset.
             return lambda text: moved_time(text, zone.offset_at(int(time.time())))
