@@ -7,6 +7,7 @@ import pytest
 
 from waltap.changes.decode.relation import Column, DataType, FormerOwner, Relation, difference
 from waltap.ports.source.relation_memory import MAX_REPLACED, RelationMemory
+from waltap_testing.sinks.crash import limit_file_size
 
 
 def relation(oid: int, table: str = "t", key: tuple[str, ...] = ("id",)) -> Relation:
@@ -72,8 +73,25 @@ def test_a_harmed_end_costs_the_last_relation_alone(tmp_path, harm):
     memory.save()
     path.write_bytes(harm(path.read_bytes()))
     again = opened(path)
-    assert (again.get(1) is None) == path.read_bytes().endswith(b"rubbish")
+    first_is_lost = path.read_bytes().endswith(b"rubbish")
+    assert (again.get(1) is None) == first_is_lost
     assert again.get(2) is None
+    again.put(relation(3, "later"))
+    again.save()
+    third = opened(path)
+    assert [third.get(oid) is None for oid in (1, 2, 3)] == [first_is_lost, True, False]
+
+
+def test_a_description_that_the_full_disk_took_half_of_is_saved_later(tmp_path):
+    path = tmp_path / "relations"
+    memory = opened(path)
+    for oid in (1, 2, 3):
+        memory.put(relation(oid, f"t{oid}"))
+        limit_file_size(path.stat().st_size + 20 if oid == 2 else None)
+        memory.save()
+        limit_file_size(None)
+    again = opened(path)
+    assert all(again.get(oid) for oid in (1, 2, 3))
 
 
 def test_the_file_does_not_grow_with_the_versions(tmp_path):

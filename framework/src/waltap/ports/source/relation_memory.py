@@ -8,10 +8,10 @@ offset. The connector adds its descriptions and reads them. A lost or older memo
 known.
 """
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from struct import Struct
 
 import msgspec
 
@@ -24,7 +24,7 @@ MAX_RELATIONS = 10_000
 MAX_REPLACED = 64
 """Most of these whose name belongs to another OID by now."""
 
-_SIZE = Struct("<I")
+_SIZE = struct.Struct("<I")
 
 
 class RelationMemory:
@@ -47,6 +47,8 @@ class RelationMemory:
         # Relations that the stream showed under a name that is not captured, since.
         self._hidden: set[int] = set()
         self._written = 0
+        # The file ends in something that cannot be read, so the next save replaces it.
+        self._torn = False
         self.validate: Callable[[Relation, Relation], None] | None = None
 
     def validate_with(self, validate: "Callable[[Relation, Relation], None]") -> None:
@@ -131,7 +133,8 @@ class RelationMemory:
         if not self._unsaved or self._path is None:
             return
         # Rewrite once more than half of the records are outdated; small files are not worth it.
-        rewrites = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
+        outdated = self._written + len(self._unsaved) > 2 * len(self._relations) + 64
+        rewrites = outdated or self._torn
         chosen = self._relations if rewrites else self._unsaved
         data = b"".join(self._record(relation) for relation in chosen.values())
         try:
@@ -142,7 +145,9 @@ class RelationMemory:
                 with open(self._path, "ab", opener=private) as file:
                     file.write(data)
         except OSError:
+            self._torn = True  # a full disk may have taken a part
             return
+        self._torn = False
         self._written = len(chosen) if rewrites else self._written + len(chosen)
         self._unsaved.clear()
 
@@ -185,7 +190,7 @@ class RelationMemory:
 
     def _read(self) -> list[tuple[str, Relation]]:
         """Return the file's records up to the first incomplete one."""
-        self._written = 0
+        self._written, self._torn = 0, False
         if self._path is None:
             return []
         try:
@@ -195,13 +200,14 @@ class RelationMemory:
         found: list[tuple[str, Relation]] = []
         decoder = msgspec.msgpack.Decoder(tuple[str, Relation])
         at = 0
-        while at + _SIZE.size <= len(data):
-            (size,) = _SIZE.unpack_from(data, at)
-            at += _SIZE.size
+        while at < len(data):
             try:
+                (size,) = _SIZE.unpack_from(data, at)
+                at += _SIZE.size
                 found.append(decoder.decode(data[at : at + size]))
             # A crash may leave half a record at the end of the file.
-            except UNREADABLE:
+            except (struct.error, *UNREADABLE):
+                self._torn = True
                 break
             at += size
         return found
