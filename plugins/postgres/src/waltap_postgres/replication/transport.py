@@ -362,7 +362,9 @@ def _copy_by_libpq(session: PostgresSession, sql: str) -> Iterator[bytes]:
                 rows, size_held = [], 0
     except psycopg.Error as error:
         raise driver_error(error, session.properties) from error
-    while (end := pgconn.get_result()) is not None:
+    # The connection is usable again after the last result.
+    results = list(iter(pgconn.get_result, None))
+    for end in results:
         if end.status == pq.ExecStatus.FATAL_ERROR:
             raise session.error(end)
     if rows:
