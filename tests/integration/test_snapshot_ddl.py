@@ -79,6 +79,22 @@ def test_a_table_that_is_rewritten_before_it_is_read_arrives_whole(
 
 
 @pytest.mark.pipeline(sql=TABLES)
+@pytest.mark.parametrize("columns", ["*", "id, w AS v"])
+def test_a_column_that_is_renamed_before_a_select_of_the_users_reads_it_keeps_its_values(
+    pipeline, columns
+):
+    name = "snapshot.select.statement.overrides"
+    pipeline.settings |= {
+        name: "public.t",
+        f"{name}.public.t": f"SELECT {columns} FROM t WHERE id < 3",
+    }
+    with pipeline.running(AtStart(pipeline.database, "ALTER TABLE t RENAME v TO w")):
+        pass
+    read = [(event.row["id"], event.row["v"]) for event in pipeline.destination.of("t")]
+    assert read == [("1", "1"), ("2", "2")]
+
+
+@pytest.mark.pipeline(sql=TABLES)
 @pytest.mark.parametrize(
     ("statements", "together", "size"),
     [

@@ -306,19 +306,23 @@ def _select(
     """
     relation = target.table.relation
     override = statements.get(relation.name)
+    names = [
+        shape.columns[c.number][0] if c.number is not None else c.name for c in relation.columns
+    ]
     if override is None:
-        names = [
-            shape.columns[c.number][0] if c.number is not None else c.name for c in relation.columns
-        ]
         columns = ", ".join(map(sql_name, names))
         return len(names), f"SELECT {columns} FROM {shape.source(deep=target.deep)}", None
     # A cursor without a fetched row returns the names without running the query.
     session.execute(f"DECLARE waltap_columns NO SCROLL CURSOR FOR {override}")
     result = session.result("FETCH 0 FROM waltap_columns")
-    names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+    found = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
     session.execute("CLOSE waltap_columns")
-    indexes = [names.index(c.name) if c.name in names else None for c in relation.columns]
-    return len(names), override, indexes
+    # Names are the present ones, except where the statement itself gives the snapshot's.
+    indexes = [
+        next((found.index(name) for name in (now, c.name) if name in found), None)
+        for now, c in zip(names, relation.columns, strict=True)
+    ]
+    return len(found), override, indexes
 
 
 def set_markers(
