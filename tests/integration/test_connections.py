@@ -135,7 +135,10 @@ def test_a_select_that_fails_leaves_an_encrypted_connection_usable(shop, files, 
     shop.execute("CREATE TABLE IF NOT EXISTS u (id int PRIMARY KEY); INSERT INTO u VALUES (7)")
     made = pipeline(shop, files, tmp_path)
     made.settings |= {"slot.name": "asks", "publication.name": "asks", "snapshot.mode": "no_data"}
-    fails = {"data-collection": "public.t", "filter": "SELECT * FROM public.t WHERE 1 / (id - id) > 0"}
+    fails = {
+        "data-collection": "public.t",
+        "filter": "SELECT * FROM public.t WHERE 1 / (id - id) > 0",
+    }
     asked = {
         "data-collections": ["public.t", "public.u"],
         "type": "blocking",
@@ -144,7 +147,9 @@ def test_a_select_that_fails_leaves_an_encrypted_connection_usable(shop, files, 
     with made.running() as run:
         assert run.engine.signal("execute-snapshot", asked).result(120).accepted
         ended = [("table_completed", "public.u"), ("completed", "")]
-        run.until(lambda: ended == [(e, t) for e, t, _ in run.notices.snapshots][-2:], "the snapshot")
+        run.until(
+            lambda: ended == [(e, t) for e, t, _ in run.notices.snapshots][-2:], "the snapshot"
+        )
         assert run.notices.failures == []
     assert made.destination.ids("u", "r") == [7]
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from waltap.base.text import sql_name
-from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import ConnectionLost, RetryVerdict, SourceError
 from waltap.ports.signals.signal import SnapshotRequest
@@ -20,7 +20,7 @@ from waltap.ports.snapshot.chunk_source import NamedTable, ReadChunk
 from waltap.ports.source.connector import ConnectorContext
 from waltap.ports.source.published import EVERYTHING, PublishedSubset
 from waltap_postgres.catalog.bounds import after_sql, bounded, one_of_sql, up_to_sql
-from waltap_postgres.catalog.catalogue import LOCK_MS, PostgresCatalogue, TableId
+from waltap_postgres.catalog.catalogue import LOCK_MS, CatalogTable, PostgresCatalogue, TableId
 from waltap_postgres.connection import PostgresSession, driver_error
 from waltap_postgres.errors import ConditionRefused, QueryCancelled, TableLocked
 from waltap_postgres.replication.publications import PublicationSet
@@ -32,6 +32,9 @@ from waltap_postgres.visibility import SnapshotVisibility
 from waltap_postgres.waiting import ServerWaits
 
 log = logging.getLogger(__name__)
+
+# The first server with FETCH FIRST … WITH TIES.
+WITH_TIES = 130000
 
 # Seconds without a try after a lock.
 LOCK_REST_S = 1.0
@@ -55,7 +58,7 @@ class PostgresChunks:
         self._debezium = context.debezium
         # The stream knows tables by their names only.
         self._by_name = not context.decoder.capabilities.relation_messages
-        self._partitioned: dict[TableId, bool] = {}
+        self._described: dict[TableId, CatalogTable] = {}
         self._catalogue, self._properties = catalogue, catalogue.properties
         self._captures = context.captures
         self._checked: set[SnapshotRequest] = set()
@@ -104,7 +107,7 @@ class PostgresChunks:
         except TableLocked:
             self._rest(relation)
             return relation
-        self._partitioned[table_id], self._published[table_id] = found.partitioned, published
+        self._described[table_id], self._published[table_id] = found, published
         return relation
 
     def maximum(
@@ -133,15 +136,28 @@ class PostgresChunks:
         if after is not None:
             terms.insert(0, after_sql(columns, after))
         ordered = ", ".join(column.quoted for column in columns)
-        unique = tuple(c.name for c in chosen) == relation.primary_key and not any(
-            column.nullable for column in chosen
-        )
         cut = f"LIMIT {limit}"
         # The next chunk begins after the last key, so rows that share it must be in this chunk.
-        if not unique and self._catalogue.version_num >= 130000:
-            cut = f"FETCH FIRST {limit} ROWS WITH TIES"
+        if not self._unique(relation, chosen):
+            if self._catalogue.version_num >= WITH_TIES:
+                cut = f"FETCH FIRST {limit} ROWS WITH TIES"
+            else:
+                tail = f"{where_sql(terms, request)} ORDER BY {ordered} OFFSET {limit - 1} LIMIT 1"
+                last = self.read(request, relation, tail)
+                if last.locked:
+                    return last
+                terms += [up_to_sql(columns, tuple(row[i] for i in key)) for row in last.rows]
+                cut = ""
         tail = f"{where_sql(terms, request)} ORDER BY {ordered} {cut}"
         return self.read(request, relation, tail)
+
+    def _unique(self, relation: Relation, key: Sequence[Column]) -> bool:
+        """Return whether no two rows can share the ``key``."""
+        # The relation's key may be a partial index's, and children may repeat their parent's keys.
+        table = self._described.get(relation.table_id)
+        if table is None or (self._debezium and not table.partitioned):
+            return False
+        return tuple(column.name for column in key) == table.primary_key
 
     def rows(
         self,
@@ -239,7 +255,8 @@ class PostgresChunks:
         names = ", ".join(sql_name(c.name) for c in relation.columns)
         table = sql_name(relation.schema, relation.table)
         alias = sql_name(relation.table)
-        deep = self._debezium or self._partitioned.get((request.schema, request.table), False)
+        described = self._described.get(relation.table_id)
+        deep = self._debezium or (described is not None and described.partitioned)
         published = self._published.get(relation.table_id, EVERYTHING)
         # The planner pulls the subquery up, and ``tail`` needs no change.
         if published.rows:
