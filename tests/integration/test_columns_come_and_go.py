@@ -148,6 +148,20 @@ def test_a_label_is_known_from_its_first_row_on(pipeline, lines, plugin, transfo
     assert {allowed for _, _, allowed in rows[2:]} == {"mad,sad,ok,glad"}
 
 
+@pytest.mark.pipeline(sql=MOOD + "CREATE TABLE t (id int PRIMARY KEY, m mood)")
+def test_a_label_is_known_after_many_reconnects(pipeline, lines):
+    """Each connection announces the table again; transformed events are rendered last."""
+    pipeline.tables = {"transforms": [{"type": "fields", "exclude": "other"}]}
+    steps = {1: "INSERT INTO t VALUES (1, 'ok')"}
+    for count in range(2, 8):
+        steps[count] = (
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active;"
+            f"INSERT INTO t VALUES ({count}, 'ok')"
+        )
+    steps[8] = "ALTER TYPE mood ADD VALUE 'glad'; INSERT INTO t VALUES (8, 'glad')"
+    assert grown(pipeline, lines, steps)[-1] == ("c", "glad", "sad,ok,glad")
+
+
 @pytest.mark.pipeline(
     sql=MOOD
     + "CREATE DOMAIN moods AS mood[]; CREATE TABLE t (id int PRIMARY KEY, m mood[], d moods)"
