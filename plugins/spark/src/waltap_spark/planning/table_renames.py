@@ -176,6 +176,8 @@ class _Walk:
         # (former name, number in the source) → table.
         self._formerly: dict[tuple[str, int], _Table] = {}
         self._all: list[_Table] = []
+        # Displaced tables whose present names are known.
+        self._renameable: list[_Table] = []
         for name, state in tables.items():
             # an earlier release did not note which entries wait
             unknown = bool(state.failed and not state.waits)
@@ -255,18 +257,19 @@ class _Walk:
             or owner.number[1] == entry.oid
         ):
             return owner
-        self._displace(owner)
         owner.present = former.schema, former.table
+        self._displace(owner)
         return None
 
     def _rename_displaced(self) -> None:
         """Give displaced tables their present names, where free."""
-        for table in self._all:
+        for table in self._renameable:
             name = table.present
             if table.displaced and name is not None and ".".join(name) not in self._named:
                 self._leave(table)
                 table.name, table.displaced = name, False
                 self._named[".".join(name)] = table
+        self._renameable = [table for table in self._renameable if table.displaced]
 
     def _known(
         self, number: tuple[int, int], entry: TableEntry, owner: _Table | None
@@ -306,6 +309,8 @@ class _Walk:
             spare += "'"
         table.name, table.displaced = (schema, spare), True
         self._named[f"{schema}.{spare}"] = table
+        if table.present is not None:
+            self._renameable.append(table)
 
     def result(self) -> TableRenames:
         known = {table.before: table for table in self._all if table.before is not None}
