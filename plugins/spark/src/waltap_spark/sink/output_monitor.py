@@ -9,7 +9,9 @@ import datetime as dt
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -131,6 +133,9 @@ class OutputMonitor:
     def __init__(self, output: SparkOutput) -> None:
         self.output = output
         self._batches: dict[int, AppliedCommit] = {}
+        # Manifests after the last commit, and its position.
+        self._steps: list[_Step] = []
+        self._since = NOTHING
         self._waiting: dict[str, _WaitingRows] = {}
 
     def progress(self, now_ms: int) -> OutputProgress:
@@ -156,8 +161,8 @@ class OutputMonitor:
     def _tables(self, log: ChangeLog, state: OutputState, now_ms: int) -> tuple[TableLag, ...]:
         """Count the rows that wait for each table.
 
-        A suspended table may have the log of days before it, so its count continues from the
-        last look. The rows of other tables are counted again.
+        The waiting log may have days of manifests, so each look reads only the new ones. It adds
+        their rows to a suspended table's count, and counts the rows of other tables again.
         """
         known, self._waiting = self._waiting, {}
         for name, table in state.tables.items():
@@ -166,19 +171,27 @@ class OutputMonitor:
                 if had is None or had.since != table.log_position:
                     had = _WaitingRows(table.log_position)
                 self._waiting[name] = had
-        others: dict[str, _WaitingRows] = {}
-        begin = min([state.log_position, *(each.until for each in self._waiting.values())])
+        since = state.log_position
+        # an output may be restored from a copy
+        known_steps = self._steps if self._since <= since else []
+        self._steps = steps = [each for each in known_steps if each.log_position > since]
+        self._since = since
+        until = steps[-1].log_position if steps else since
+        begin = min([until, *(each.until for each in self._waiting.values())])
         try:
-            for step in log.manifests(begin):
-                for entry in step.tables:
-                    waits = self._waiting.get(entry.name)
-                    if waits is None:
-                        waits = others.setdefault(entry.name, _WaitingRows(state.log_position))
-                    waits.take(step, entry.rows)
-                for each in self._waiting.values():
+            for manifest in log.manifests(begin):
+                step = _Step.of(manifest)
+                if step.log_position > until:
+                    steps.append(step)
+                for name, each in self._waiting.items():
+                    each.take(step, step.rows.get(name, 0))
                     each.until = max(each.until, step.log_position)
         except (ChangeLogExpired, ChangeLogDamaged):
             pass  # the applier reports the error
+        others: dict[str, _WaitingRows] = {}
+        for step in steps:
+            for name in step.rows.keys() - self._waiting.keys():
+                others.setdefault(name, _WaitingRows(since)).take(step, step.rows[name])
         waiting = others | self._waiting
         nothing = _WaitingRows(state.log_position)
         return tuple(
@@ -194,6 +207,23 @@ class OutputMonitor:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The rows of one manifest, table by table."""
+
+    log_position: LogPosition
+    first_commit_ts: int | None
+    # Table → rows.
+    rows: Mapping[str, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        rows: Counter[str] = Counter()
+        for entry in manifest.tables:
+            rows[entry.name] += entry.rows
+        return cls(manifest.log_position, manifest.first_commit_ts, rows)
+
+
 class _WaitingRows:
     """Rows of one table between the positions ``since`` and ``until``."""
 
@@ -202,7 +232,7 @@ class _WaitingRows:
         self.rows = 0
         self._first_us: int | None = None
 
-    def take(self, step: Manifest, rows: int) -> None:
+    def take(self, step: _Step, rows: int) -> None:
         """Count ``rows`` of ``step`` once."""
         if rows and step.log_position > self.until:
             self.rows += rows
