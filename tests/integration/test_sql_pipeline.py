@@ -153,6 +153,22 @@ def test_tables_without_keys_and_with_others(database, tmp_path):
     follow(p, "parted", added, "INSERT INTO parted VALUES (2, 1, 8)")
 
 
+def test_a_table_without_a_column_of_a_mapped_type_stops_no_other(database, tmp_path, caplog):
+    p = begun(
+        database, tmp_path,
+        "CREATE TABLE areas (shape polygon)", "CREATE TABLE empty ()",
+        "ALTER TABLE areas REPLICA IDENTITY FULL; ALTER TABLE empty REPLICA IDENTITY FULL",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "INSERT INTO areas VALUES ('((0,0),(1,1),(2,0))'); INSERT INTO empty DEFAULT VALUES",
+    )  # fmt: skip
+    area = "INSERT INTO areas VALUES ('((0,0),(1,1),(3,0))')"
+    others = "UPDATE areas SET shape = NULL", "DELETE FROM areas", "TRUNCATE areas, t"
+    follow(p, "t", area, "INSERT INTO t VALUES (1)", *others, "INSERT INTO t VALUES (2)")
+    assert "public.areas: no column of it is captured" in caplog.text
+    p.deliver("TRUNCATE empty", "ALTER TABLE empty ADD id int")
+    follow(p, "t empty", "INSERT INTO empty VALUES (1)")
+
+
 def test_a_table_gets_other_keys_in_the_transaction_that_makes_it(database, tmp_path):
     every = {"publication.autocreate.mode": "all_tables"}
     p = begun(database, tmp_path, "CREATE TABLE other (id int PRIMARY KEY)", **every)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -147,6 +147,12 @@ LEFT_OUT: Final = (
 )
 
 
+COLUMNLESS: Final = (
+    "%s: no column of it is captured and has a mapped type, so its rows are left out; have it read "
+    "again once it has such a column"
+)
+
+
 class TargetShapes(EventPlans[TargetShape]):
     """Compile the shape of each captured relation version.
 
@@ -161,12 +167,19 @@ class TargetShapes(EventPlans[TargetShape]):
         self._streamed: dict[int, Relation] = {}
         # By OID: the relation that was read last, its columns that changes lack, and its shape.
         self._narrow: dict[int, tuple[Relation, frozenset[int], TargetShape]] = {}
-        self._report = lru_cache(None)(partial(log.warning, LEFT_OUT))
+        self._report = lru_cache(None)(log.warning)
 
     def of(self, relation: Relation) -> TargetShape | None:
         """Return the shape for changes of ``relation``."""
         self._streamed[relation.oid] = relation
-        return super().of(relation)
+        return self._with_columns(super().of(relation))
+
+    def _with_columns(self, shape: TargetShape | None) -> TargetShape | None:
+        """Return ``shape``, None if it has no column."""
+        if shape is None or shape.columns:
+            return shape
+        self._report(COLUMNLESS, shape.source)
+        return None
 
     def read(self, relation: Relation) -> TargetShape | None:
         """Return the shape for rows of ``relation`` that were read."""
@@ -176,15 +189,15 @@ class TargetShapes(EventPlans[TargetShape]):
         unstreamed = self._unstreamed(relation)
         left_out = [c.name for c in shape.columns if c.index in unstreamed and not c.key]
         if not left_out:
-            return shape
+            return self._with_columns(shape)
         seen, without, narrow = self._narrow.get(relation.oid, (None, None, None))
         if narrow is None or seen is not relation or without != unstreamed:
             described = self.described(relation) or relation
             narrow = self.build(relation, described)
             narrow.leave_out(unstreamed)
             self._narrow[relation.oid] = relation, unstreamed, narrow
-            self._report(f"{', '.join(left_out)} of {shape.source}")
-        return narrow
+            self._report(LEFT_OUT, f"{', '.join(left_out)} of {shape.source}")
+        return self._with_columns(narrow)
 
     def build(self, relation: Relation, described: Relation) -> TargetShape:
         return self._build(EventPlan(relation, described, self._context, by_row=True))
