@@ -9,6 +9,7 @@ from tests.harness.changelog import relation
 from tests.harness.spark import Rig
 from tests.harness.unreported_columns import COURSES
 
+from waltap_spark.planning.plan import COLUMNLESS
 from waltap_spark.read.live import LiveTables
 from waltap_spark.schema.schema import fitted
 from waltap_spark.state.modes import ModeRules
@@ -16,6 +17,7 @@ from waltap_spark.state.output import TableState
 
 # --- what is known of columns ---------------------------------------------------------------------
 
+EVENTS = relation("public.events", [("id", "int4")])
 BEFORE = relation("public.t", [("id", "int4"), ("a", "text"), ("b", "text")], numbers=[1, 2, 3])
 
 
@@ -218,6 +220,34 @@ def test_a_column_that_was_not_captured_before_is_reported_from_a_new_one(rig):
     rig.db.rows["public.t"] = [("1", "a1", "b1", None)]
     rig.insert(relation("public.t", more, numbers=[1, 2, 3, 4]), ["2", "a2", "b2", "c2"])
     assert state(rig).stale == ("a was not captured before",)
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_table_without_a_column_that_is_captured_stops_no_other(delta, tmp_path, table_format):
+    """Its rows are said to be missing until it has a column, and a snapshot brings them."""
+    rig = Rig(tmp_path, delta, table_format, parallel=1)
+    bare = relation("public.t", [], numbers=[], key=(), identity="f")
+    rig.db.insert(bare, [], [])
+    rig.db.insert(EVENTS, ["1"])
+    rig.follow(EVENTS)
+    assert state(rig).stale == (COLUMNLESS,)
+    assert not state(rig).failed
+    rig.snapshot(bare)
+    rig.insert(bare, [])
+    assert state(rig).stale == (COLUMNLESS,), "a snapshot of no column brings none"
+    some = relation("public.t", [("id", "int4")], numbers=[1], key=(), identity="f")
+    rig.db.rows["public.t"] = [("7",), (None,)]
+    rig.insert(some, ["8"])
+    assert state(rig).stale == (COLUMNLESS,)
+    assert rig.current(some) == [("8",)]
+    rig.snapshot(some)
+    rig.apply(some, EVENTS)
+    assert state(rig).stale == ()
+    again = relation("public.t", [], numbers=[], key=(), identity="f", oid=some.oid + 1)
+    rig.db.rows["public.t"] = []
+    rig.insert(again, [], [])
+    assert state(rig).stale == (COLUMNLESS,)
+    assert rig.current(some) == [], "those of the dropped table are gone"
 
 
 # --- columns of which changes do not show ---------------------------------------------------------

@@ -23,6 +23,7 @@ from waltap_spark import pipelines
 # --- batches and streams --------------------------------------------------------------------------
 
 OTHER = relation("sales.other", [("id", "int8"), ("_note", "text")], oid=99)
+BARE = relation("public.bare", [], key=(), identity="f")
 TYPES = [
     ("id", "int4", "1"),
     ("big", "int8", "9007199254740993"),
@@ -107,6 +108,9 @@ def test_every_type_has_its_column_and_its_value(log):
     assert rows["public.every"]["public.every"].id == 2
     assert rows["public.every"]["sales.other"] is None
     assert rows["sales.other"]["sales.other"].asDict() == {"id": 7, "_note": "x"}
+    log.insert(BARE, [], [])
+    rows = log.read(tables="public.*, sales.*").where("_table = 'public.bare'").collect()
+    assert [row["public.bare"].asDict() for row in rows] == [{}, {}]
 
 
 def test_a_stream_goes_on_from_its_checkpoint_in_batches_of_whole_flushes(log):

@@ -34,7 +34,13 @@ from waltap_spark.planning.column_identity import (
     replaced,
     spare_names,
 )
-from waltap_spark.planning.plan import SegmentGroup, TableTask, another_table, doubles
+from waltap_spark.planning.plan import (
+    COLUMNLESS,
+    SegmentGroup,
+    TableTask,
+    another_table,
+    doubles,
+)
 from waltap_spark.planning.redelivery import lacks_values, may_repeat, remaining_rows
 from waltap_spark.schema.expression import column_of
 from waltap_spark.schema.schema import LOG_FIELDS, common_type, log_struct
@@ -70,8 +76,13 @@ class CommitAttempt:
     def table(self, session: SparkSession, table: TableState, found: TableTask) -> TableState:
         """Apply ``found`` in ``session``; return the resulting table."""
         commit = replace(self.commit, spark=session)
+        if found.unreadable is not None:
+            raise found.unreadable
         for group in found.groups:
             found.tried.append(group)
+            if not group.columns and (group.rows or group.external_snapshot):
+                # no format stores a row without columns
+                group.rows, group.external_snapshot, group.snapshot_reason = 0, "", COLUMNLESS
             for each in (group, *group.others):
                 self.options.names.name(each, table.name, ruled_as=table.target_name)
             try:

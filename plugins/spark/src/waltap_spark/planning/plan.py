@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from waltap.errors import WaltapError
 from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
 from waltap_spark.planning.table_renames import Name, entry_id, joined
 from waltap_spark.state.modes import TableMode, unfit
 from waltap_spark.state.output import BasePart, ChangeSet, EntryId, StagedSegment, TableState
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
+
+COLUMNLESS: Final = "none of its columns is in the change log, so its rows are missing"
 
 
 @dataclass(slots=True)
@@ -145,6 +148,8 @@ class TableTask:
     tried: list[SegmentGroup] = field(default_factory=list)
     # What identifies its entries, in order.
     entries: tuple[EntryId, ...] = ()
+    # Why its groups cannot be read from the log.
+    unreadable: WaltapError | None = None
 
     @property
     def rows(self) -> int | None:

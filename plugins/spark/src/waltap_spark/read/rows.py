@@ -90,7 +90,9 @@ def _shaped(
             columns.append(pa.repeat(pa.scalar(given[field.name], field.type), count))
         elif many and field.name == segment.table:
             inner = [_column(rows, segment, each) for each in field.type]
-            columns.append(pa.StructArray.from_arrays(inner, fields=list(field.type)))
+            made = pa.StructArray.from_arrays(inner, fields=list(field.type))
+            # `from_arrays` would lose the number of rows of a table without columns.
+            columns.append(made if inner else pa.array([{}] * count, field.type))
         elif many and field.name not in OWN:
             columns.append(pa.nulls(count, field.type))
         else:
