@@ -12,6 +12,7 @@ from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from typer.testing import CliRunner
 
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
+from waltap_spark.apply.maintenance import maintain
 from waltap_spark.cli.commands import application
 from waltap_spark.compact import small_sets
 from waltap_spark.driver.follower import LogFollower
@@ -86,6 +87,44 @@ def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped):
     retyped.check(PEOPLE, TEXT)
     assert retyped.output.table("odd").stale == ()
     assert LiveTables(retyped.spark, retyped.output).changes("odd").count() == 2 + 3
+
+
+def test_it_alone_needs_manifests_that_are_gone_and_is_begun_where_the_log_begins(retyped):
+    """Damaged ones, too; another output of the log does not wait for it."""
+    first = list(retyped.log.manifests())[1]
+    file = retyped.folder / "log" / first.path
+    whole = file.read_bytes()
+    file.write_bytes(b"{")
+    retyped.reopen()
+    retyped.insert(PEOPLE, ["4", "y", None])
+    retyped.check(PEOPLE)
+    assert "WT-5102" in retyped.output.table("odd").failed
+    file.write_bytes(whole)
+    retyped.log.expire(retyped.applier.state.log_position, before="99991231T00")
+    retyped.reopen()
+    retyped.db.insert(PEOPLE, ["5", "z", None])
+    retyped.insert(TEXT, ["4", "late"])
+    retyped.check(PEOPLE)
+    assert "WT-5106" in retyped.output.table("odd").failed
+    assert "--full-refresh" in said(retyped, "status")
+    resume(retyped, "--full-refresh")
+    assert retyped.current(TEXT) == [("4", "late")]
+    retyped.snapshot(TEXT)
+    retyped.apply(PEOPLE, TEXT)
+    assert retyped.output.table("odd").stale == ()
+
+
+def test_maintenance_leaves_a_request_to_the_next_try(retyped):
+    retyped.update(PEOPLE, ["1"], name="Eve")
+    said(retyped, "resume", "public.odd", "--cast-to-text")
+    retyped.applier.close()
+    before = retyped.applier.state.number
+    list(maintain(retyped.spark, retyped.output))
+    retyped.reopen()
+    assert retyped.applier.state.number > before
+    assert not retyped.output.table("odd").as_text
+    retyped.apply()
+    retyped.check(TEXT)
 
 
 # --- a damaged change log -------------------------------------------------------------------------

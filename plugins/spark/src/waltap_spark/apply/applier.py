@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, Manifest
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
 from waltap_sinks.changelog.manifest import NOTHING, LogPosition
 from waltap_spark.apply.commit_attempt import CommitAttempt
 from waltap_spark.apply.compaction_worker import CompactionResult, CompactionWorker, grafted
@@ -272,7 +273,7 @@ class OutputApplier:
         self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
     ) -> OutputState:
         """Make a commit; ``again`` retries tables, ``repeats`` finishes an earlier one."""
-        asked = self._asked()
+        asked = self._asked() if again else {}
         suspended = (name for name, each in self.state.tables.items() if each.failed and again)
         due = [name for name in suspended if self._retries.due(name)]
         idle = {} if self._pending_intent else self._idle_tables.found(self._sessions, self.state)
@@ -433,7 +434,7 @@ class OutputApplier:
             elif request.how == "anew" and self.format.writes_in_place:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
             else:
-                asked[path] = resumed(table, request.how)
+                asked[path] = resumed(table, request.how, self._log.begin)
                 self._retries.forget(table.name)
                 continue
             self._requests.answered(path)
@@ -457,7 +458,12 @@ class OutputApplier:
             plans.pop(name, None)
         for name in due:
             with self._retries.timed(name):
-                plans[name] = self._plan_again(tables[name], log_position)
+                table = tables[name]
+                try:
+                    plans[name] = self._plan_again(table, log_position)
+                except (ChangeLogDamaged, ChangeLogExpired) as error:
+                    # other tables do not need these manifests
+                    plans[name] = TableTask(table.schema, table.table, unreadable=error)
         for each in plans.values():
             for group in each.groups:
                 group.until = group.until or log_position

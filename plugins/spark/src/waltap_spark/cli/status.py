@@ -11,6 +11,7 @@ from rich.table import Table
 
 from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import safe_name
+from waltap_sinks.changelog.errors import ChangeLogExpired
 from waltap_spark.errors import TypeChanged
 from waltap_spark.formats.small_files.delta_log import FileList
 from waltap_spark.planning.table_renames import DISPLACED
@@ -27,6 +28,9 @@ SNAPSHOT_ADVICE: Final = (
 )
 RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."
+)
+EXPIRY_ADVICE: Final = (
+    "In Parquet `waltap spark resume {output} {table} --full-refresh` starts where the log begins."
 )
 DAMAGE_ADVICE: Final = (
     "It continues as soon as the file is restored; `waltap spark resume {output} {table} "
@@ -159,6 +163,7 @@ def draw(status: AppliedOutput, console: "Console") -> None:
             # the reason of a changed type has its commands
             if TypeChanged.code not in each.suspended:
                 advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
+                advice = EXPIRY_ADVICE if ChangeLogExpired.code in each.suspended else advice
                 console.print(advice.format(output=status.output, table=each.table), markup=False)
         for snapshot_reason in each.stale:
             how = "was displaced" if snapshot_reason == DISPLACED else "needs a new snapshot"

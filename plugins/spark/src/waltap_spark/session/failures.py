@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from waltap.errors import WaltapError
-from waltap_sinks.changelog.errors import ColumnNameTaken
+from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired, ColumnNameTaken
 from waltap_spark.errors import (
     ClockBehind,
     FormatError,
@@ -35,6 +35,9 @@ OF_ONE: Final = (
     SourcesDiffer,
     SegmentDamaged,
     FormatError,
+    # of the manifests that only a suspended table needs
+    ChangeLogDamaged,
+    ChangeLogExpired,
 )
 
 NO_MEMORY: Final = "java.lang.OutOfMemoryError"
