@@ -244,6 +244,73 @@ def test_a_column_that_has_the_name_of_one_that_was_dropped_is_another(destinati
     destination.says("--table", "public.again")
 
 
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_a_table_is_its_oid_whatever_its_name(destination):
+    database, deliver = destination.database, destination.pipeline.deliver
+    destination.pipeline.settings["publication.autocreate.mode"] = (
+        "all_tables"  # new tables are streamed
+    )
+    database.execute("DROP TABLE kinds, bag, pairs")
+    tables = ("remade", "early", "kept", "x", "y")
+    for name in tables:
+        deliver(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, a text); INSERT INTO {name} VALUES (1, '{name}')"
+        )
+    destination.says()
+    deliver(
+        "DROP TABLE remade; CREATE TABLE remade (id int PRIMARY KEY); INSERT INTO remade VALUES (2)",
+        "ALTER TABLE early RENAME TO late; ALTER TABLE late RENAME a TO b; INSERT INTO late VALUES (2, 'two')",
+        "ALTER TABLE kept RENAME TO quiet; CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept VALUES (3)",
+        "ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; ALTER TABLE z RENAME TO y",
+        "UPDATE x SET a = a || '!'; INSERT INTO y VALUES (2, 'y')",
+    )
+    output = destination.says()
+    names = (
+        "public.remade 1 1",
+        "public.late 2 2",
+        "public.kept 1 1",
+        "public.quiet 1 1",
+        "public.x 1 1",
+    )
+    assert all(each in output for each in (*names, "public.y 2 2")), output
+    assert output.count("public.") == len(names) + 1, output
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_a_key_of_nan_is_one_key(destination):
+    deliver = destination.pipeline.deliver
+    deliver(
+        "CREATE TABLE f (k float8, l float4, a text, PRIMARY KEY (k, l)); INSERT INTO f VALUES ('nan', 'nan', 'a')"
+    )
+    deliver(
+        "INSERT INTO f VALUES ('nan', 1, 'b')", "UPDATE f SET a = 'c'", "DELETE FROM f WHERE l <> 1"
+    )
+    assert "public.f 1 1" in destination.says("--table", "public.f")
+    assert "public.f 1 1" in destination.says("--table", "public.f", "--without", "public.f.l")
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_values_that_have_no_common_text_are_named_and_not_different(destination):
+    destination.pipeline.deliver(
+        "CREATE TYPE pair AS (a int, b int);"
+        "CREATE TABLE nested (id int PRIMARY KEY, f float8[], n numeric[], d date[], u uuid[], p pair);"
+        "INSERT INTO nested VALUES (1, '{nan,2}', '{1.50}', '{2024-02-29}', '{0b5f1a2c-3d4e-4f60-8a7b-000000000001}', '(1,2)')"
+    )
+    output = destination.says("--table", "public.nested", code=1)
+    assert all(f"--without {name}" in output for name in "fnp"), output
+    assert "DIFFERENT" not in output
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_older_rows_have_a_default_that_the_source_no_longer_knows(destination):
+    database, deliver = destination.database, destination.pipeline.deliver
+    deliver("CREATE TABLE older (id int PRIMARY KEY)", "INSERT INTO older VALUES (1), (2)")
+    deliver("ALTER TABLE older ADD a text DEFAULT 'old'", "INSERT INTO older VALUES (3)")
+    database.execute("VACUUM FULL older")
+    deliver("ALTER TABLE older RENAME a TO b", "UPDATE older SET b = 'new' WHERE id = 2")
+    destination.says("--table", "public.older")
+
+
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
 def test_rows_and_columns_that_are_not_published_are_not_missed(destination):
     database = destination.database

@@ -3,7 +3,7 @@
 import datetime as dt
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final
 
@@ -163,6 +163,9 @@ class LogReaders:
 def _path(name: str) -> str:
     return f"{FOLDER}/{safe_name(name)}{SUFFIX}"
 
+
+# An entry of a manifest, after the epoch.
+LoggedEntry = tuple[int, TableEntry]
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
@@ -351,7 +354,11 @@ class ChangeLog:
         """
         runs: list[tuple[str, list[pa.Table]]] = []
         manifests = list(self.manifests(after, until))
-        found = self.entries(f"{schema}.{table}", manifests, skip_replaced=skip_replaced)
+        found = as_read(
+            entries_by_name(manifests).get(f"{schema}.{table}", ()),
+            complete_generations(manifests),
+            skip_replaced=skip_replaced,
+        )
         for epoch, entry in found:
             if not runs or runs[-1][0] != entry.fingerprint:
                 runs.append((entry.fingerprint, []))
@@ -367,32 +374,6 @@ class ChangeLog:
                     rows = rows.append_column(name, column)
                 runs[-1][1].append(rows)
         return [pa.concat_tables(parts) for _fingerprint, parts in runs if parts]
-
-    @staticmethod
-    def entries(
-        name: str, manifests: Sequence[Manifest], *, skip_replaced: bool = False
-    ) -> list[tuple[int, TableEntry]]:
-        """Return (epoch, entry) of ``schema.table`` ``name``, as `rows` reads them."""
-        complete = complete_generations(manifests)
-        found: list[tuple[int, TableEntry]] = []
-        for manifest in manifests:
-            for entry in manifest.tables:
-                if entry.name != name:
-                    continue
-                if entry.restarts:
-                    found = [each for each in found if each[1].snapshot_id != entry.snapshot_id]
-                if entry.snapshot_id is None or (name, entry.snapshot_id) in complete:
-                    found.append((manifest.log_position.epoch, entry))
-        newest = max((entry.snapshot_id or 0 for _epoch, entry in found), default=0)
-        if skip_replaced and newest:
-            own = [entry.snapshot_id == newest for _epoch, entry in found]
-            changes = found[len(own) - own[::-1].index(True) :]
-            found = [each for each, stays in zip(found, own, strict=True) if stays] + changes
-        if any(entry.external_snapshot for _epoch, entry in found):
-            raise RowsInExternalSnapshot(
-                f"rows of {name} that a snapshot read are not in the log", table=name
-            )
-        return found
 
     # --- cleaning up ------------------------------------------------------------------------------
 
@@ -499,6 +480,44 @@ class ChangeLog:
                 folder = f"{SEGMENTS}/{bucket}/{schema}/{table}"
                 for name in self.store.names(folder):
                     yield f"{folder}/{name}"
+
+
+def entries_by_name(manifests: Iterable[Manifest]) -> dict[str, list[LoggedEntry]]:
+    """Return the entries of each ``schema.table``, in order."""
+    found: dict[str, list[LoggedEntry]] = {}
+    for manifest in manifests:
+        for entry in manifest.tables:
+            found.setdefault(entry.name, []).append((manifest.log_position.epoch, entry))
+    return found
+
+
+def as_read(
+    entries: Iterable[LoggedEntry],
+    complete: set[tuple[str, int]],
+    *,
+    skip_replaced: bool = False,
+) -> list[LoggedEntry]:
+    """Return the entries of one table that `ChangeLog.rows` reads.
+
+    ``complete`` are the `complete_generations`. Raises: RowsInExternalSnapshot.
+    """
+    found: list[LoggedEntry] = []
+    for epoch, entry in entries:
+        if entry.restarts:
+            found = [each for each in found if each[1].snapshot_id != entry.snapshot_id]
+        if entry.snapshot_id is None or (entry.name, entry.snapshot_id) in complete:
+            found.append((epoch, entry))
+    newest = max((entry.snapshot_id or 0 for _epoch, entry in found), default=0)
+    if skip_replaced and newest:
+        own = [entry.snapshot_id == newest for _epoch, entry in found]
+        changes = found[len(own) - own[::-1].index(True) :]
+        found = [each for each, stays in zip(found, own, strict=True) if stays] + changes
+    for _epoch, entry in found:
+        if entry.external_snapshot:
+            raise RowsInExternalSnapshot(
+                f"rows of {entry.name} that a snapshot read are not in the log", table=entry.name
+            )
+    return found
 
 
 def complete_generations(manifests: Iterable[Manifest]) -> set[tuple[str, int]]:

@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from waltap.base.files.properties import StorageProperties
 from waltap.base.files.store import FileStore
 from waltap.base.import_rules import pa
 from waltap.ports.sink.verification import ComparedTable, TableReader, VerificationSource
 from waltap_sinks.changelog.errors import ChangeLogMissing
-from waltap_sinks.changelog.manifest import ColumnEntry, TableEntry
+from waltap_sinks.changelog.manifest import ColumnEntry, Manifest, TableEntry
 from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.reader import ChangeLog
-from waltap_sinks.comparison.common_text import source_text
+from waltap_sinks.changelog.reader import (
+    ChangeLog,
+    LoggedEntry,
+    as_read,
+    complete_generations,
+)
+from waltap_sinks.comparison.common_text import ARRAYS, source_text
 from waltap_sinks.comparison.table_readers import RowTableReader
 
 # A transaction may put a row under a key before it deletes the existing one (rows that change
@@ -20,6 +25,12 @@ from waltap_sinks.comparison.table_readers import RowTableReader
 # one.
 
 Key = tuple[Any, ...]
+
+# The server's NaN equals itself.
+NAN: Final = float("nan")
+
+# Beginnings of Arrow types whose values are no text of the server.
+NESTED: Final = ("list<", "struct<", "map<")
 
 
 class CurrentRows:
@@ -70,8 +81,7 @@ class CurrentRows:
             self._put(values, row.get("_unchanged") or (), new=operation == "c", second=second)
 
     def _key_of(self, values: Sequence[Any]) -> Key:
-        parts = (values[n] for n in self._key)
-        return tuple([tuple(part) if isinstance(part, list) else part for part in parts])
+        return tuple([_hashable(values[n]) for n in self._key])
 
     def _count(self, row: list[Any], by: int) -> None:
         written = repr(row)  # lists do not hash, and NaN equals nothing
@@ -95,6 +105,15 @@ class CurrentRows:
         if new and key in self._keyed:
             self._older.setdefault(key, []).append(self._keyed[key])
         self._keyed[key] = values
+
+
+def _hashable(value: Any) -> Any:
+    """Return a value of a key as the server compares it."""
+    if isinstance(value, list):
+        return tuple([_hashable(each) for each in value])
+    if isinstance(value, dict):
+        return tuple([_hashable(each) for each in value.values()])
+    return NAN if value != value else value  # noqa: PLR0124 - only NaN differs from itself
 
 
 def named_store(location: str) -> FileStore:
@@ -134,6 +153,61 @@ def open_verification_source(properties: ChangeLogProperties, pipeline: str) -> 
     return ComparableLog(log)
 
 
+class LoggedTable:
+    """Collect the entries of one table, also those before a rename."""
+
+    def __init__(self) -> None:
+        # "" once another table has its name and no entry brought its own.
+        self.name = ""
+        self.epoch = self.oid = 0
+        # The newest entry with columns.
+        self.newest: TableEntry | None = None
+        self.entries: list[LoggedEntry] = []
+        # Columns with the value of older rows, by number. The source forgets the value when it
+        # writes the table again.
+        self.missing: dict[int, ColumnEntry] = {}
+
+    def add(self, epoch: int, entry: TableEntry) -> None:
+        self.name, self.epoch, self.oid = entry.name, epoch, entry.oid
+        self.entries.append((epoch, entry))
+        if entry.columns:
+            self.newest = entry
+        for column in entry.columns:
+            if column.number is not None and column.missing is not None:
+                self.missing[column.number] = column
+
+
+class LoggedTables:
+    """Follow the tables of a change log.
+
+    Within an epoch a table is its OID. The next epoch may be of another server: there it is its
+    name.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[LoggedTable] = []
+        self._named: dict[str, LoggedTable] = {}
+        self._numbered: dict[tuple[int, int], LoggedTable] = {}
+
+    def add(self, epoch: int, entry: TableEntry) -> None:
+        number, owner = (epoch, entry.oid), self._named.get(entry.name)
+        table = self._numbered.get(number)
+        if table is None and owner is not None:
+            another = entry.oid and owner.oid and owner.epoch == epoch
+            table = None if another else owner
+        if table is None:
+            table = LoggedTable()
+            self.all.append(table)
+        if table is not owner:
+            if owner is not None:
+                owner.name = ""
+            self._named.pop(table.name, None)
+            self._named[entry.name] = table
+        table.add(epoch, entry)
+        if entry.oid:
+            self._numbered[number] = table
+
+
 class ComparableLog:
     """Read the tables of a change log by their newest entries.
 
@@ -144,7 +218,10 @@ class ComparableLog:
         self._log = log
         # Returns the stored offset: the log has everything before it, also where nothing was written.
         self.stored_offset: Callable[[], int | None] = lambda: None
-        self._entries: dict[str, TableEntry] = {}
+        self._manifests: list[Manifest] = []
+        self._complete: set[tuple[str, int]] = set()
+        self._tables = LoggedTables()
+        self._listed: dict[tuple[str, int], LoggedTable] = {}
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -154,48 +231,66 @@ class ComparableLog:
         last = self._log.last()
         return None if last is None else max(last.log_position.end_lsn, self.stored_offset() or 0)
 
-    def tables(self) -> list[ComparedTable]:
-        self._entries = {}
-        for manifest in self._log.manifests():
+    def _follow(self) -> None:
+        """Read the manifests that are new."""
+        after = self._manifests[-1].log_position if self._manifests else None
+        if new := list(self._log.manifests(after)):
+            self._manifests += new
+            self._complete = complete_generations(self._manifests)
+        for manifest in new:
             for entry in manifest.tables:
-                if entry.columns:
-                    self._entries[entry.name] = entry
-        return [
-            ComparedTable(
-                name=name,
-                oid=entry.oid,
-                key=entry.key,
-                columns={c.number: c.name for c in entry.columns if c.number is not None},
-            )
-            for name, entry in sorted(self._entries.items())
-        ]
+                self._tables.add(manifest.log_position.epoch, entry)
+
+    def tables(self) -> list[ComparedTable]:
+        self._follow()
+        found = []
+        for logged in self._tables.all:
+            # An OID of an earlier epoch may be of another server.
+            known = logged.epoch == self._manifests[-1].log_position.epoch
+            oid = logged.oid if known else 0
+            if logged.newest is None or not (logged.name or oid):
+                continue
+            self._listed[logged.name, oid] = logged
+            entry = logged.newest
+            columns = {c.number: c.name for c in entry.columns if c.number is not None}
+            found.append(ComparedTable(name=logged.name, oid=oid, key=entry.key, columns=columns))
+        return sorted(found, key=lambda table: table.name)
+
+    def _entry(self, table: ComparedTable) -> TableEntry:
+        entry = self._listed[table.name, table.oid].newest
+        assert entry is not None
+        return entry
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
         """Return a column's text in the segments, or None."""
-        entries = {entry.name: entry for entry in self._entries[table.name].columns}
+        entries = {entry.name: entry for entry in self._entry(table).columns}
         found = entries.get(called)
-        return None if found is None else source_text(column, type_)
+        if found is None or (found.arrow.startswith(NESTED) and type_ not in ARRAYS):
+            return None
+        return source_text(column, type_)
 
     def reader(
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
-        entry = self._entries[table.name]
+        logged, entry = self._listed[table.name, table.oid], self._entry(table)
         names = [called for called, _ in columns]
 
         def read() -> Iterable[Sequence[Any]]:
-            return self._live(entry, names, key)
+            self._follow()
+            return self._live(logged, entry, names)
 
         return RowTableReader(read, columns, key)
 
     def _live(
-        self, entry: TableEntry, names: Sequence[str], key: Sequence[str]
+        self, logged: LoggedTable, entry: TableEntry, names: Sequence[str]
     ) -> Iterable[Sequence[Any]]:
-        live = CurrentRows(names, key)
-        manifests = list(self._log.manifests())
+        """Return the present rows of a table, with columns as in ``entry``."""
+        # The table's own key, also where a comparison leaves out a column of it.
+        live = CurrentRows(list(dict.fromkeys((*names, *entry.key))), entry.key)
         present = {c.number: c for c in entry.columns if c.number is not None}
-        for epoch, run in self._log.entries(entry.name, manifests, skip_replaced=True):
+        for epoch, run in as_read(logged.entries, self._complete, skip_replaced=True):
             called = _present_names(run.columns, present)
-            missing = _missing(run.columns, entry.columns)
+            missing = _missing(run.columns, entry.columns, logged.missing)
             gone = {
                 column.name  # a new column may have its name
                 for column in run.columns
@@ -220,7 +315,7 @@ class ComparableLog:
                         transaction=(epoch, row["_commit_lsn"]),
                         second=row["_sub"] == 1,
                     )
-        return live.rows()
+        return (row[: len(names)] for row in live.rows())
 
 
 def _present_names(
@@ -234,10 +329,13 @@ def _present_names(
     }
 
 
-def _missing(columns: Sequence[ColumnEntry], now: Sequence[ColumnEntry]) -> dict[str, Any]:
+def _missing(
+    columns: Sequence[ColumnEntry], now: Sequence[ColumnEntry], values: Mapping[int, ColumnEntry]
+) -> dict[str, Any]:
     """Return the values that older rows have in new columns."""
     had = {column.number for column in columns}
-    return {c.name: _value(c) for c in now if c.number not in had and c.missing is not None}
+    names = {column.number: column.name for column in now if column.number not in had}
+    return {names[number]: _value(column) for number, column in values.items() if number in names}
 
 
 def _value(column: ColumnEntry) -> Any:

@@ -13,6 +13,7 @@ from waltap.base.files.properties import StorageProperties
 from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest, TableEntry
 from waltap_sinks.changelog.errors import RowsInExternalSnapshot
 from waltap_sinks.changelog.manifest import NOTHING
+from waltap_sinks.changelog.reader import as_read, complete_generations, entries_by_name
 from waltap_spark.errors import ChangesMissing, ColumnsGrew
 from waltap_spark.read.catalogue import MANY, OWN, QueryColumns, logged_tables
 from waltap_spark.read.options import SourceOptions, end_log_position, start_log_position
@@ -177,10 +178,13 @@ class TaskPlanner:
             for entry in newest.values():
                 self._called(entry, end)
         manifests = list(log.manifests(start, end)) if newest else []
+        logged, complete = entries_by_name(manifests), complete_generations(manifests)
         entries = [
             found
             for name in newest
-            for found in log.entries(name, manifests, skip_replaced=options.skip_replaced)
+            for found in as_read(
+                logged.get(name, ()), complete, skip_replaced=options.skip_replaced
+            )
         ]
         for _epoch, entry in entries:
             self._require_complete(entry, end)
