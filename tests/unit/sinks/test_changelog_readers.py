@@ -28,7 +28,12 @@ from waltap_postgres.types import TYPE_SPECS
 from waltap_sinks.changelog import ChangeLog
 from waltap_sinks.changelog import sink as sink_module
 from waltap_sinks.changelog.commands import application
-from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogMissing, ReaderUnknown
+from waltap_sinks.changelog.errors import (
+    ChangeLogDamaged,
+    ChangeLogExpired,
+    ChangeLogMissing,
+    ReaderUnknown,
+)
 from waltap_sinks.changelog.manifest import (
     NOTHING,
     VERSION,
@@ -205,6 +210,38 @@ def test_a_manifest_that_a_listing_missed_is_read_by_the_next(log, log_positions
     store = GrowingStore(log.store.location)
     assert [step.log_position for step in ChangeLog(store).manifests()] == log_positions
     assert store.listings > 1
+
+
+class ExpiringStore(FileStore):
+    """A folder whose oldest manifests retention removes as soon as they are listed."""
+
+    def names(self, folder: str) -> list[str]:
+        found = super().names(folder)
+        if folder.startswith("manifests/"):
+            expired = ChangeLog(self.location)
+            expired.expire(expired.newest(2)[0].log_position, FAR)
+        return found
+
+
+def test_manifests_that_expire_while_they_are_read_are_no_trouble_with_files(log, log_positions):
+    going = log.manifests()
+    assert next(going).log_position == log_positions[0]
+    expiring = ChangeLog(ExpiringStore(log.store.location))
+    with pytest.raises(ChangeLogExpired):
+        list(expiring.manifests())
+    with pytest.raises(ChangeLogExpired, match="reaches back"):
+        list(going)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_remains_of_manifests_that_expire_meanwhile_is_read(log, log_positions, *, damaged):
+    expiring = ChangeLog(ExpiringStore(log.store.location))
+    if damaged:
+        assert list(expiring.damages(9)) == []
+    else:
+        assert [each.log_position for each in expiring.newest(5)] == log_positions[4:]
+    assert expiring.first() == log.first()
+    assert log.begin == log_positions[3]
 
 
 def test_the_slowest_reader_holds_what_it_has_not_read(log, log_positions):

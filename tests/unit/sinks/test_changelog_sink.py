@@ -385,6 +385,22 @@ def test_what_a_snapshot_goes_on_from_is_not_retired(log):
     assert log.log.expire(log.sink.log_position, before=FAR) == 2
 
 
+def test_folders_of_what_is_retired_go_but_not_those_of_an_open_transaction(log, monkeypatch):
+    buckets = (f"20260101T00{number}" for number in range(9))
+    monkeypatch.setattr("waltap_sinks.changelog.sink.next_bucket", lambda *_of: next(buckets))
+    with log.open():
+        for number in range(4):
+            log.flush(people(log.db, number))
+    steps, segments = log.manifests(), Path(log.path) / "segments"
+    written = segments / steps[1].bucket / "public/people/open.parquet"
+    written.write_bytes(b"")
+    assert log.log.expire(steps[3].log_position, before=FAR) == 3
+    left = [each for each in segments.rglob("*") if each.is_dir() and not list(each.iterdir())]
+    assert (left, written.exists()) == ([], True)
+    found = sorted(each.name for each in segments.iterdir())
+    assert found == [steps[1].bucket, steps[3].bucket]
+
+
 def test_what_was_applied_can_be_retired_and_what_nobody_names_goes(filled):
     steps, log = filled.manifests(), filled.log
     first = Path(filled.path) / steps[0].tables[0].segments[0].path

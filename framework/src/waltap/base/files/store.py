@@ -426,6 +426,19 @@ class FileStore:
         self._unsynced = {known for known in self._unsynced if not f"{known}/".startswith(inside)}
         self._files = {known for known in self._files if not known.startswith(inside)}
 
+    def delete_empty_folders(self, path: str) -> None:
+        """Remove the folders in ``path`` without files, and ``path`` itself.
+
+        Only on a local disk: object stores have no folders.
+        """
+        if not self.local:
+            return
+        self.may_write()
+        for folder, _folders, _files in os.walk(self.path(path), topdown=False):
+            with contextlib.suppress(OSError):  # it is not empty
+                Path(folder).rmdir()
+                self._folders.discard(folder.removeprefix(f"{self._base}/"))
+
     def make_folder(self, path: str) -> None:
         """Create a folder and its parents durably."""
         with self.writing(path):

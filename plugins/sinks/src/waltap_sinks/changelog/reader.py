@@ -217,8 +217,7 @@ class ChangeLog:
         return NOTHING if first is None else first.previous
 
     def _outermost(self, *, newest: bool) -> Manifest | None:
-        found = next(self._named(newest_first=newest), None)
-        return None if found is None else self._load(found[1])
+        return next(self._remaining(self._named(newest_first=newest)), None)
 
     def manifests(
         self, after: LogPosition | None = None, until: LogPosition | None = None
@@ -236,6 +235,9 @@ class ChangeLog:
                 if until is not None and log_position > until:
                     return
                 manifest = self._load(path)
+                if manifest is None:
+                    gap = ChangeLogExpired(f"{path} was removed before it was read", path=path)
+                    break
                 if manifest.previous != previous and not manifest.renews(previous):
                     gap = self._gap(previous, manifest, expired=previous == began)
                     break
@@ -256,29 +258,27 @@ class ChangeLog:
 
     def newest(self, count: int) -> list[Manifest]:
         """Return the newest ``count`` manifests, oldest first."""
-        return [self._load(path) for path in self._newest(count)]
+        return list(self._remaining(self._newest(count)))
 
-    def _newest(self, count: int) -> list[str]:
-        newest = islice(self._named(newest_first=True), count)
-        return [path for _log_position, path in newest][::-1]
+    def _newest(self, count: int) -> list[tuple[LogPosition, str]]:
+        return list(islice(self._named(newest_first=True), count))[::-1]
 
     def damages(self, files: int) -> Iterator[WaltapError]:
         """Yield the damages of the newest manifests and their segments, by size.
 
         About ``files`` files are examined, a request for each in an object store.
         """
-        for path in reversed(self._newest(files)):
+        for _log_position, path in reversed(self._newest(files)):
             if files <= 0:
                 return
             try:
-                segments = [part for table in self._load(path).tables for part in table.segments]
+                manifest = self._load(path)
             except ChangeLogDamaged as error:
                 yield error
                 continue
-            except FilesUnavailable:
-                if self.store.has(path):
-                    raise
-                continue  # retention removed it meanwhile
+            if manifest is None:
+                continue
+            segments = [part for table in manifest.tables for part in table.segments]
             files -= 1
             for part in segments[:files]:
                 size = self.store.known_size(part.path)
@@ -289,9 +289,9 @@ class ChangeLog:
                     yield ChangeLogDamaged(text, path=part.path)
             files -= len(segments)
 
-    @staticmethod
-    def _gap(previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
-        if expired:
+    def _gap(self, previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
+        # Retention removes from the beginning, also what a slow reader still wants.
+        if expired or self.first() == found:
             text = f"the log reaches back to {found.previous} only, not to {previous}"
             return ChangeLogExpired(text, path=found.path)
         text = f"manifest {found.log_position} does not follow {previous}, as it should"
@@ -320,15 +320,26 @@ class ChangeLog:
             if log_position is not None
         )
 
-    def _load(self, path: str) -> Manifest:
-        return parse_manifest(self.store.read(path), path)
+    def _load(self, path: str) -> Manifest | None:
+        """Return a listed manifest, None if retention removed it since."""
+        try:
+            data = self.store.read(path)
+        except FilesUnavailable:
+            if self.store.has(path):
+                raise
+            return None
+        return parse_manifest(data, path)
+
+    def _remaining(self, named: Iterable[tuple[LogPosition, str]]) -> Iterator[Manifest]:
+        for _log_position, path in named:
+            if (manifest := self._load(path)) is not None:
+                yield manifest
 
     def of_snapshot(self, snapshot_id: int) -> list[Manifest]:
         """Return the manifests of the last snapshot, oldest first."""
-        newest = (self._load(path) for _log_position, path in self._named(newest_first=True))
         own = takewhile(
             lambda each: each.snapshot is not None and each.snapshot.snapshot_id == snapshot_id,
-            newest,
+            self._remaining(self._named(newest_first=True)),
         )
         return list(own)[::-1]
 
@@ -407,7 +418,20 @@ class ChangeLog:
         last = self.last()
         if last is None:
             return 0
-        applied = self.readers.held(applied)
+        if expired := self._expired(last, self.readers.held(applied), before):
+            self._delete_empty_folders()
+        return expired
+
+    def _delete_empty_folders(self) -> None:
+        """Remove empty folders of segments that no manifest can name.
+
+        No writer begins a segment in a folder older than the newest manifest's.
+        """
+        if (first := self.first()) is not None:
+            for bucket in takewhile(lambda each: each < first.bucket, self.store.folders(SEGMENTS)):
+                self.store.delete_empty_folders(f"{SEGMENTS}/{bucket}")
+
+    def _expired(self, last: Manifest, applied: LogPosition, before: str) -> int:
         unfinished = last.unfinished_snapshot
         expired = 0
         for folder in written_before(self._buckets(newest_first=False), before):
@@ -415,7 +439,8 @@ class ChangeLog:
             for log_position, path in log_positions:
                 if log_position > applied or log_position >= last.log_position:
                     return expired
-                manifest = self._load(path)
+                if (manifest := self._load(path)) is None:
+                    continue
                 part = manifest.snapshot
                 if part is not None and part.snapshot_id == unfinished:
                     return expired
@@ -453,8 +478,8 @@ class ChangeLog:
         begun = str(self.end)
         named = {
             part.path
-            for _log_position, path in self._named(newest_first=False)
-            for entry in self._load(path).tables
+            for manifest in self._remaining(self._named(newest_first=False))
+            for entry in manifest.tables
             for part in entry.segments
         }
         removed = 0

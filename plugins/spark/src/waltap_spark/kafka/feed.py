@@ -166,8 +166,7 @@ class KafkaFeed:
     def _delete_unpublished(self) -> None:
         """Remove segments of before the first manifest.
 
-        Spark writes a folder per table, and `ChangeLog.expire` leaves its empty folders. Other segments
-        were never published.
+        They were never published.
         """
         epochs = self._store.folders("manifests")
         buckets = [each for epoch in epochs for each in self._store.folders(f"manifests/{epoch}")]
