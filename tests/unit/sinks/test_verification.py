@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from waltap_sinks.changelog.verification import CurrentRows
+from tests.harness.changelog import WrittenLog, relation
+
+from waltap_sinks.changelog.verification import ComparableLog, CurrentRows
 
 
 def change(op: str, **row: Any) -> tuple[str, dict[str, Any]]:
@@ -44,3 +46,20 @@ def test_a_truncate_leaves_nothing():
     assert held([change("c", id=1, a="x")], [change("t"), change("c", id=2, a="y")]) == [
         (2, "y", None)
     ]
+
+
+def test_changes_before_a_rename_that_are_read_again_are_of_the_same_table(tmp_path):
+    """A pipeline without its offset begins another epoch."""
+    before, now = (relation(name, [("id", "int4")], oid=7) for name in "ab")
+    log = WrittenLog(tmp_path)
+    with log.open():
+        log.insert(before, ["1"])
+        log.insert(now, ["2"])
+    with log.open():
+        log.insert(before, ["3"])
+        log.insert(now, ["4"])
+    assert [each.log_position.epoch for each in log.manifests()] == [1, 1, 2, 2]
+    compared = ComparableLog(log.log)
+    (table,) = compared.tables()
+    assert (table.name, table.oid) == ("public.b", 7)
+    assert compared.reader(table, [("id", "int4")], ["id"]).total()[0] == 4

@@ -181,19 +181,20 @@ class LoggedTables:
     """Follow the tables of a change log.
 
     Within an epoch a table is its OID. The next epoch may be of another server: there it is its
-    name.
+    name, or its OID under a name that it had.
     """
 
     def __init__(self) -> None:
         self.all: list[LoggedTable] = []
         self._named: dict[str, LoggedTable] = {}
-        self._numbered: dict[tuple[int, int], LoggedTable] = {}
+        # By epoch and OID, and by name and OID.
+        self._numbered: dict[tuple[int | str, int], LoggedTable] = {}
 
     def add(self, epoch: int, entry: TableEntry) -> None:
-        number, owner = (epoch, entry.oid), self._named.get(entry.name)
-        table = self._numbered.get(number)
+        owner, oid = self._named.get(entry.name), entry.oid
+        table = self._numbered.get((epoch, oid)) or self._numbered.get((entry.name, oid))
         if table is None and owner is not None:
-            another = entry.oid and owner.oid and owner.epoch == epoch
+            another = oid and owner.oid and owner.epoch == epoch
             table = None if another else owner
         if table is None:
             table = LoggedTable()
@@ -204,8 +205,8 @@ class LoggedTables:
             self._named.pop(table.name, None)
             self._named[entry.name] = table
         table.add(epoch, entry)
-        if entry.oid:
-            self._numbered[number] = table
+        if oid:
+            self._numbered[epoch, oid] = self._numbered[entry.name, oid] = table
 
 
 class ComparableLog:
