@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from tests.harness.pipeline import PipelineRig
+from tests.harness.pipeline import SIGNALS, PipelineRig
 from tests.harness.servers.postgres import queries
 from tests.harness.sql import pipeline as to_replica
 
@@ -111,6 +111,35 @@ def test_a_table_that_cannot_be_read_keeps_the_gap_open(pipeline):
         pipeline.repair()
     assert len(gaps(pipeline).open()) == 1
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}  # what could be read is there
+
+
+REFUSED = (
+    "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$BEGIN RAISE insufficient_privilege USING MESSAGE = 'not you'; END$$;"
+    "CREATE TRIGGER no BEFORE INSERT ON signals FOR EACH ROW EXECUTE FUNCTION no()"
+)
+
+
+@pytest.mark.parametrize("why", ["nothing may be written there", "stopped"])
+def test_a_reading_that_ends_early_keeps_the_gap_open(pipeline, why):
+    lose(pipeline)
+    with pytest.raises(SlotMissing):
+        pipeline.run()
+    pipeline.database.psql(f"{SIGNALS}; {REFUSED if why != 'stopped' else ''}")
+    pipeline.settings |= {
+        "signal.data.collection": "public.signals",
+        "incremental.snapshot.chunk.size": 1,
+    }
+
+    def write(_batch: object) -> None:
+        if why == "stopped" and len(pipeline.destination.pieces()) == before:
+            pipeline.signal("stop-snapshot", type="incremental")
+
+    before = len(pipeline.destination.pieces())
+    pipeline.destination.before_write = write
+    with pytest.raises(RepairIncomplete, match=r"public\.u was not read: its reading was stopped"):
+        pipeline.repair()
+    assert len(gaps(pipeline).open()) == 1
 
 
 @pytest.mark.parametrize("gone", [["public.u"], ["public.t", "public.u"]], ids=["one", "all"])

@@ -516,11 +516,14 @@ def test_signals_that_cannot_be_acted_on_are_logged_and_the_stream_goes_on(pipel
 @large
 def test_without_a_signal_table_to_write_to_the_stream_goes_on(pipeline, caplog):
     pipeline.database.execute(NO_WATERMARKS)
+    kinds: list[str] = []
     with pipeline.running() as run:
+        run.engine.on_notification(lambda notification: kinds.append(notification.kind))
         pipeline.signal("execute-snapshot", "t")
         pipeline.database.execute("INSERT INTO t VALUES (1000)")
         run.until(lambda: 1000 in pipeline.destination.ids("t"), "the row")
     assert "not you; given up: public.t" in caplog.text
+    assert kinds[-2:] == ["COMPLETED", "ABORTED"]  # as at a stop
     assert read_rows(pipeline.destination) == []
 
 

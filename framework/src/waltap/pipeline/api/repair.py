@@ -58,6 +58,7 @@ class GapRepair:
         # The notifications of the snapshot with this identifier: rows read, and why tables were not.
         self._identifier, self._finished = "", False
         self._rows, self._failed = dict[str, int](), dict[str, str]()
+        self._asked: list[str] = []
         self._equal = set[str]()
         self._refusal, self._gone = "", list[str]()
 
@@ -75,6 +76,10 @@ class GapRepair:
         finally:
             self._ended.set()
             asking.join()
+        if self._finished:
+            for name in self._asked:
+                if not (name in self._rows or name in self._equal):
+                    self._failed.setdefault(name, "its reading was stopped, as the log says")
         if self._refusal or self._failed or not self._finished:
             reasons = "; ".join(
                 f"{name} was read, and is {why}"
@@ -118,6 +123,7 @@ class GapRepair:
             self._finished = True
             engine.stop()
             return
+        self._asked = differing
         data = {"type": "incremental", "data-collections": [re.escape(name) for name in differing]}
         answer = engine.signal("execute-snapshot", data, identifier=identifier).result()
         if not answer.accepted:
@@ -177,7 +183,7 @@ class GapRepair:
                 self._rows[table] = int(data.get("total_rows_scanned", "0"))
             else:
                 self._failed[table] = REASONS.get(status, status)
-        elif notification.kind in {"COMPLETED", "ABORTED"}:
+        elif notification.kind == "COMPLETED":  # also when nothing is left after a stop
             self._finished = True
 
 

@@ -684,8 +684,10 @@ class IncrementalSnapshots:
                 ", ".join(request.name for request in state.queue) or "nothing",
                 extra={"error_code": SignalTableUnusable.code},
             )
-            self._window, self._marks = None, []
-            state.queue, state.chunks, state.awaiting_stream = [], {}, []
+            self._window, self._marks, self._streamed_by = None, [], ""
+            state.stopping = list(state.queue)
+            self._stop()
+            state.chunks, state.awaiting_stream = {}, []
         self.waiting = bool(self._marks)
 
     def held(self) -> bool:
