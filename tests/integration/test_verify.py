@@ -509,8 +509,11 @@ def test_the_file_names_all_and_its_sql_removes_them_and_no_other(destination, t
     database.execute(
         f"CREATE TABLE keyed ({columns}, PRIMARY KEY ({names})); INSERT INTO keyed VALUES {', '.join(rows)}"
     )
+    for name in ('"a b"', "a_b"):  # of which two files are made
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)")
     destination.pipeline.catch_up()
     database.execute("SELECT pg_drop_replication_slot(%s)", destination.pipeline.slot)
+    database.execute('DELETE FROM "a b"; DELETE FROM a_b')
     database.execute("DELETE FROM pairs WHERE a >= 1000")
     database.execute(f"DELETE FROM keyed WHERE k0 = {TYPED['boolean'][1]}")
     output = destination.says(code=1)
@@ -530,6 +533,17 @@ def test_the_file_names_all_and_its_sql_removes_them_and_no_other(destination, t
 # --- targets ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("destination", TARGETS, indirect=True)
+def test_rows_that_are_marked_as_deleted_are_no_difference(destination):
+    destination.pipeline.settings["sink.delete.mode"] = "soft"
+    destination.pipeline.catch_up()
+    destination.database.execute("DELETE FROM pairs WHERE a > 290")
+    destination.pipeline.catch_up()
+    assert "pairs 290 290" in destination.says()
+    destination.spoil("UPDATE pairs SET deleted_at = NULL WHERE a = 300")
+    assert "a=300" in destination.says(code=1)
+
+
 def test_a_table_with_more_columns_than_a_function_has_arguments(database, tmp_path):
     """Both sides hash rows in SQL. A table has up to 1,600 columns, a function of PostgreSQL 100 arguments."""
     columns = ", ".join(f"c{n} int" for n in range(250))
@@ -543,7 +557,8 @@ def test_a_table_with_more_columns_than_a_function_has_arguments(database, tmp_p
     assert "c249: 2 | 7" in output.replace("'", "")
 
 
-def test_sequences_are_moved_on_request(database, tmp_path):
+@pytest.mark.parametrize("pattern", ["replica.{table}", "{table}"])
+def test_sequences_are_moved_on_request(database, tmp_path, pattern):
     database.execute("CREATE TABLE t (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY)")
     database.execute("CREATE SCHEMA replica")
     database.execute(
@@ -551,6 +566,8 @@ def test_sequences_are_moved_on_request(database, tmp_path):
     )
     database.execute("INSERT INTO t SELECT FROM generate_series(1, 40)")
     target = Destination(to_replica(database, tmp_path), database.execute)
+    target.pipeline.settings["sink.table.name.format"] = pattern
+    target.pipeline.settings["sink.url"] = f"{database.dsn}?options=-csearch_path%3Dreplica"
     target.pipeline.catch_up()
     done = target.command("sql", "sequences")
     assert done.exit_code == 0, done.output

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -197,6 +198,8 @@ def write_surplus(
     paths = {}
     for each in found:
         stem = NO_NAME.sub("_", f"{sink} {each.table}")
+        if NO_NAME.search(each.table):  # another name may become this one, too
+            stem += f"-{sha256(each.table.encode()).hexdigest()[:8]}"
         files = {True: folder / f"{stem}.sql", False: folder / f"{stem}.txt"}
         for path in files.values():
             path.unlink(missing_ok=True)

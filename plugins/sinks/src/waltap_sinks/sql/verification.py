@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waltap.base.text import sql_name
 from waltap.ports.sink.sink import SinkContext
 from waltap.ports.sink.verification import ComparedTable, Row, TableReader, VerificationSource
 from waltap_sinks.comparison.common_text import reader_of, source_text
@@ -48,7 +47,8 @@ def open_verification_source(properties: SqlProperties, pipeline: str) -> Verifi
         target, TargetName.parsed(properties.position_table, schemas=target.schemas), pipeline
     )
     kind = PostgresVerification if target.prints_as_source else _GenericTarget
-    found: _SqlSource = kind(target, metadata)
+    soft = properties.soft_column if properties.delete_mode == "soft" else ""
+    found: _SqlSource = kind(target, metadata, soft)
     try:
         target.open()
         found.prepare()
@@ -66,8 +66,8 @@ def open_verification_source(properties: SqlProperties, pipeline: str) -> Verifi
 class _SqlSource(abc.ABC):
     """Read the tables that the metadata names."""
 
-    def __init__(self, target: SqlTarget, metadata: SinkMetadata) -> None:
-        self._target, self._metadata = target, metadata
+    def __init__(self, target: SqlTarget, metadata: SinkMetadata, soft: str) -> None:
+        self._target, self._metadata, self._soft = target, metadata, soft
         self._described: dict[TargetName, TargetDescription | None] = {}
         self._written: dict[int, KnownTable] = {}
 
@@ -90,6 +90,15 @@ class _SqlSource(abc.ABC):
 
     def close(self) -> None:
         self._target.close()
+
+    def _from(self, table: ComparedTable) -> str:
+        """Return the text behind FROM; rows that the source deleted are left out."""
+        quoted, described = self._target.quoted_table, self._columns(table)
+        name = self._written[table.oid].name
+        if not (self._soft and table.key and described and self._soft in described.columns):
+            return quoted(name)
+        where = f"{self._target.quoted(self._soft)} IS NULL"
+        return f"(SELECT * FROM {quoted(name)} WHERE {where}) AS present"
 
     def position(self) -> int | None:
         found = self._metadata.read()
@@ -160,11 +169,11 @@ class PostgresVerification(_SqlSource):
         self, table: ComparedTable, columns: Sequence[tuple[str, str]], key: Sequence[str]
     ) -> TableReader:
         quoted = self._target.quoted
-        from_clause = self._target.quoted_table(self._written[table.oid].name)
-        types = dict(self._target.run(PRIMARY, [from_clause]))
+        written = self._target.quoted_table(self._written[table.oid].name)
+        types = dict(self._target.run(PRIMARY, [written]))
         keys = [(quoted(name), types[name], f"{quoted(name)}::text") for name in key]
         texts = [f"{quoted(called)}::text" for called, _ in columns]
-        return PostgresTableReader(self._target.raw, from_clause, texts, keys)
+        return PostgresTableReader(self._target.raw, self._from(table), texts, keys)
 
     def move_sequences(self) -> list[tuple[str, int]]:
         """Move each sequence to the largest value of its column.
@@ -173,7 +182,7 @@ class PostgresVerification(_SqlSource):
         """
         moved = []
         for table in self._metadata.current_tables.values():
-            table_name = sql_name(*filter(None, table.name))
+            table_name = self._target.quoted_table(table.name)
             for sequence, column in self._target.raw.execute(OWNED, [table_name]).fetchall():
                 query = (
                     f"SELECT setval('{sequence.replace(chr(39), chr(39) * 2)}', top) FROM"
@@ -202,18 +211,18 @@ class _GenericTarget(_SqlSource):
     ) -> TableReader:
         described = self._columns(table)
         assert described is not None
-        read = partial(self._read, self._written[table.oid].name, described, columns)
+        read = partial(self._read, self._from(table), described, columns)
         return RowTableReader(read, columns, key)
 
     def _read(
-        self, name: TargetName, described: TargetDescription, columns: Sequence[tuple[str, str]]
+        self, from_clause: str, described: TargetDescription, columns: Sequence[tuple[str, str]]
     ) -> Iterator[Sequence[Any]]:
         target = self._target
         names = ", ".join(
             target.read_as(target.quoted(called), described.columns[called].type)
             for called, _ in columns
         )
-        return target.read(f"SELECT {names or '1'} FROM {target.quoted_table(name)}")
+        return target.read(f"SELECT {names or '1'} FROM {from_clause}")
 
     def _literals(
         self, name: TargetName, columns: Sequence[tuple[str, str]], keys: Collection[Row]
@@ -222,7 +231,7 @@ class _GenericTarget(_SqlSource):
         described = self._target.describe(name)
         assert described is not None
         readers = [reader_of(type_) for _, type_ in columns]
-        for row in self._read(name, described, columns):
+        for row in self._read(self._target.quoted_table(name), described, columns):
             pairs = zip(readers, row, strict=True)
             if tuple(None if part is None else text(part) for text, part in pairs) in keys:
                 yield tuple(self._target.literal(part) for part in row)
