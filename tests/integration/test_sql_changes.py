@@ -3,7 +3,10 @@
 import contextlib
 import itertools
 import random
+import re
+import zlib
 from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -22,7 +25,12 @@ from tests.harness.sql import (
 from waltap.changes.decode.message import Truncate
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
-from waltap_sinks.sql.errors import SqlConstraintViolated, SqlFenced, SqlTransactionGap
+from waltap_sinks.sql.errors import (
+    SqlConstraintViolated,
+    SqlFenced,
+    SqlOwnColumnTaken,
+    SqlTransactionGap,
+)
 from waltap_sinks.sql.metadata import SinkMetadata
 from waltap_sinks.sql.targets.target import SqlTarget
 
@@ -251,6 +259,74 @@ def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck
     assert duck.rows("t", "id") == [("1",), ("9999999999",)]
 
 
+RETYPED = [
+    ("float4", "numeric(12,2)", "1.5", "123456789.12"),
+    ("float8", "numeric(20,4)", "1.5", "1234567890123456.7891"),
+    ("int4", "numeric(10,2)", "7", "19.99"),
+    ("int4", "float8", "7", "1.5"),
+    ("int4", "text", "1", "007"),
+    ("date", "timestamp", "2024-01-01", "2024-01-02 12:34:56"),
+    ("date", "timestamptz", "2024-01-01", "2024-01-02 12:34:56+00"),
+    ("time", "timetz", "10:00:00", "12:00:00+05"),
+    ("bpchar(10)", "varchar(10)", "a", "b "),
+    ("int4", "date", "7", "2024-01-02"),
+    ("varchar(9)", "int4", "seven", "7"),
+    ("numeric(10,4)", "numeric(12,2)", "1.2345", "5.67"),
+    ("numeric(10,2)", "numeric(10,4)", "12345678.12", "1.2345"),
+]
+
+
+def test_a_column_of_another_type_has_the_values_of_it_and_a_history_the_former_ones(place):
+    """The oracle is a table that was made with that type, and one whose type the user chose."""
+    source, target = Model(), place.opened(history_mode="beside")
+
+    def table(name: str, kind: str) -> Any:
+        oid = zlib.crc32(name.encode()) >> 1
+        return relation(name, [("id", "int4"), ("v", kind)], numbers=(1, 2), oid=oid)
+
+    def texts(number: int, of: str = "") -> list[tuple[str | None, ...]]:
+        return place.rows(f"t{number}{of}", "id", "v")
+
+    for n, (old, _, first, _) in enumerate(RETYPED):
+        for name in "ts":
+            target.write(batch(source.inserted(table(f"public.{name}{n}", old), ["1", first])))
+    target.flush()
+    target.close()
+    before = [texts(n, "_history")[0] for n in range(len(RETYPED))]
+    place.execute("CREATE TABLE chosen (id int PRIMARY KEY, v double precision)")
+    target = place.opened(history_mode="beside")
+    target.write(batch(source.inserted(table("public.chosen", "numeric(9,2)"), ["1", "1.25"])))
+    target.write(batch(source.inserted(table("public.chosen", "numeric(9,1)"), ["2", "1.5"])))
+    for n, (_, new, _, second) in enumerate(RETYPED):
+        target.write(batch(source.inserted(table(f"public.t{n}", new), ["2", second])))
+        target.write(batch(source.inserted(table(f"public.u{n}", new), ["2", second])))
+    target.flush()
+    target.close()
+    for n, (old, new, _, second) in enumerate(RETYPED):
+        (made,) = place.rows(f"u{n}", "id", "v")
+        kinds = f"{old} to {new}"
+        assert texts(n)[1] == made, kinds
+        former, latest = texts(n, "_history")
+        assert _number(former[1]) == _number(before[n][1]), kinds
+        assert _number(latest[1]) in {_number(second), _number(made[1])}, kinds
+    assert place.rows("chosen", "id", "v") == [("1", "1.25"), ("2", "1.5")]
+    read = [table(f"public.s{n}", new) for n, (_, new, _, _) in enumerate(RETYPED)]
+    for each, (_, _, _, second) in zip(read, RETYPED, strict=True):
+        source.rows[each.name] = [("2", second)]
+    target = place.opened(history_mode="beside")
+    for each in source.snapshot(*read):
+        target.write(each)
+    target.close()
+    for n in range(len(RETYPED)):
+        assert place.rows(f"s{n}", "id", "v") == place.rows(f"u{n}", "id", "v"), RETYPED[n]
+
+
+def _number(text: str | None) -> Any:
+    with contextlib.suppress(InvalidOperation):
+        return Decimal(str(text))
+    return text and re.sub(r" 00:00:00$|\+00$|\.000000$", "", text)
+
+
 def test_a_part_of_a_key_that_nothing_maps_is_text(place):
     marks = relation(
         "public.marks", [("id", "int4"), ("lsn", "pg_lsn"), ("v", "text")], key=("id", "lsn")
@@ -286,6 +362,15 @@ def test_soft_deletes_keep_the_row_and_show_when(place):
     assert [(key, micros(moment)) for key, moment in rows] == [(1, gone.commit_ts), (3, None)]
     target.write(batch(source.inserted(PEOPLE, ["1", "again", None])))
     assert place.rows("people", "id", "name", "deleted_at")[0] == ("1", "again", None)
+
+
+def test_a_column_with_the_name_of_the_soft_deletes_is_refused_until_its_remedy(place):
+    odd = relation("public.odd", [("id", "int4"), ("deleted_at", "date")])
+    part = Model().inserted(odd, ["1", "2024-01-01"])
+    refused = place.refuses(SqlOwnColumnTaken, part, "deleted_at", delete_mode="soft")
+    assert "Set soft.delete.column to" in str(refused)
+    place.deliver(part, delete_mode="soft", soft_delete_column=refused.fields["example"])
+    assert place.rows("odd", "deleted_at", "waltap_deleted_at") == [("2024-01-01", None)]
 
 
 @pytest.mark.parametrize(("mode", "identity"), [("soft", "d"), ("ignore", "d"), ("ignore", "f")])

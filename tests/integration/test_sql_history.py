@@ -20,7 +20,7 @@ from waltap.changes.decode.relation import DataType, Relation
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple
 from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
-from waltap_sinks.sql.errors import SqlHistoryColumnTaken, SqlNameTaken
+from waltap_sinks.sql.errors import SqlNameTaken, SqlOwnColumnTaken
 
 OWN = ("op", "commit_lsn", "seq", "sub", "commit_ts", "xid", "valid_from", "valid_to", "is_current")
 
@@ -299,7 +299,7 @@ def test_names_that_are_taken_are_reported(file):
     odd = relation("public.odd", [("id", "int4"), ("_op", "text")])
     source, target = Model(), file.opened(history_mode="beside")
     source.insert(odd, ["1", "x"])
-    with pytest.raises(SqlHistoryColumnTaken, match=r"history\.column\.prefix"):
+    with pytest.raises(SqlOwnColumnTaken, match=r"history\.column\.prefix"):
         target.write(batch(source.commit()))
     target.close()
     target = file.opened(history_mode="beside", history_column_prefix="h_")

@@ -265,9 +265,10 @@ def test_rows_whose_columns_are_in_doubt_are_read_again(database, tmp_path, capl
 NESTED = """
 CREATE EXTENSION hstore;
 CREATE TYPE pair AS (a int, b text, c numeric(20,9), d date[]);
-CREATE TABLE t (id int PRIMARY KEY, p point, h hstore, hs hstore[], c pair, cs pair[], n int[]);
+CREATE TABLE t (id int PRIMARY KEY, p point, h hstore, hs hstore[], c pair, cs pair[], n int[],
+                f float8[]);
 INSERT INTO t VALUES (1, '(1.5,-2)', 'a=>1, "q u"=>NULL', '{"b=>2",NULL}',
-                      '(7,"x,""y",0,"{2020-01-01,NULL}")', '{"(,,,)",NULL}', '{1,NULL}')
+                      '(7,"x,""y",0,"{2020-01-01,NULL}")', '{"(,,,)",NULL}', '{1,NULL}', '{NaN,Infinity,-Infinity,1.5}')
 """
 PARTS = {
     "p": {"x": 1.5, "y": -2.0},
@@ -276,6 +277,7 @@ PARTS = {
     "c": {"a": 7, "b": 'x,"y', "c": "0.000000000", "d": ["2020-01-01", None]},
     "cs": [{"a": None, "b": None, "c": None, "d": None}, None],
     "n": [1, None],
+    "f": ["NaN", "Infinity", "-Infinity", 1.5],  # JSON has no such numbers
 }
 
 
@@ -285,7 +287,9 @@ def test_values_with_parts_are_read_and_streamed_alike(database, place, tmp_path
     parts = {"hstore.handling.mode": "map", "waltap.composite.types": "struct"}
     p = PipelineRig(database, tmp_path, {"sink.type": "sql", "sink.url": place.url, **parts})
     p.catch_up()
-    p.deliver("INSERT INTO t SELECT 2, p, h, hs, c, cs, n FROM t", "INSERT INTO t (id) VALUES (3)")
+    p.deliver(
+        "INSERT INTO t SELECT 2, p, h, hs, c, cs, n, f FROM t", "INSERT INTO t (id) VALUES (3)"
+    )
     read, streamed, empty = place.rows("t", "id", *PARTS)
     assert read[1:] == streamed[1:]
     assert empty[1:] == (None,) * len(PARTS)

@@ -323,6 +323,9 @@ MEANT: dict[str, list[tuple[Exception, type[SinkError]]]] = {
         (pymysql.OperationalError(1213, "Deadlock found"), SqlConflict),
         (pymysql.OperationalError(2013, "Lost connection"), SqlUnreachable),
         (pymysql.OperationalError(1792, "READ ONLY transaction"), SqlReadOnly),
+        (pymysql.OperationalError(1114, "The table is full"), SqlUnreachable),
+        (pymysql.OperationalError(3675, "Create table failed, tablespace full"), SqlUnreachable),
+        (pymysql.OperationalError(1047, "WSREP has not yet prepared node"), SqlUnreachable),
     ],
 }
 """What a server says that works for others, too, and what that means."""

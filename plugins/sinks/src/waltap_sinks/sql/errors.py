@@ -37,7 +37,7 @@ SqlNameTaken = SinkError.define("SqlNameTaken", "WT-5710")
 SqlPositionsCaptured = SinkError.define("SqlPositionsCaptured", "WT-5724")
 # All targets but PostgreSQL treat them as the same name.
 SqlColumnNameTaken = SinkError.define("SqlColumnNameTaken", "WT-5717")
-SqlHistoryColumnTaken = SinkError.define("SqlHistoryColumnTaken", "WT-5716")
+SqlOwnColumnTaken = SinkError.define("SqlOwnColumnTaken", "WT-5716")
 SqlFailed = SinkError.define("SqlFailed", "WT-5711")
 SqlTransactionGap = SinkError.define("SqlTransactionGap", "WT-5712", retry=RetryVerdict.RECONNECT)
 # Committed changes stay.

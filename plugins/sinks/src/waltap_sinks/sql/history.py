@@ -63,7 +63,7 @@ class HistoryWriter:
     def of(self, shape: TargetShape) -> HistoryShape | None:
         """Return the history's shape of ``shape``, or None.
 
-        Raises: SqlHistoryColumnTaken.
+        Raises: SqlOwnColumnTaken.
         """
         if shape.history is None:
             assert self._types is not None

@@ -21,7 +21,7 @@ from waltap.changes.decode.relation import (
 from waltap.changes.decode.tuple_image import UNCHANGED, Tuple, Value
 from waltap.changes.events import EventContext, EventPlan, EventPlans
 from waltap.changes.mapping.type_mapping import ColumnMapping, TypeMapper
-from waltap_sinks.sql.errors import SqlHistoryColumnTaken
+from waltap_sinks.sql.errors import SqlOwnColumnTaken
 from waltap_sinks.sql.properties import SqlProperties
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class HistoryShape(TargetShape):
     unique = False
 
     def __init__(self, base: TargetShape, types: TypeMapper, properties: SqlProperties) -> None:
-        """Compile the history of ``base``. Raises: SqlHistoryColumnTaken."""
+        """Compile the history of ``base``. Raises: SqlOwnColumnTaken."""
         self.base, self.plan = base, base.plan
         relation = base.relation
         prefix = properties.history_prefix
@@ -261,7 +261,11 @@ class HistoryShape(TargetShape):
         names = {c.name for c in relation.columns} | {c.name for c in base.columns}
         for column in computed:
             if column.name in names:
-                raise SqlHistoryColumnTaken(f"{base.source} has a column {column.name} of its own")
+                raise SqlOwnColumnTaken(
+                    f"{base.source} has a column {column.name} of its own",
+                    property="history.column.prefix",
+                    example="h_",
+                )
         # The source's OIDs are positive, so a history is stored under a negative one.
         self.relation = msgspec.structs.replace(
             relation, oid=-relation.oid, columns=relation.columns + computed

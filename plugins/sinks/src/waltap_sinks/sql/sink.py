@@ -100,7 +100,7 @@ class SqlSink(Sink):
         table = TargetName.parsed(properties.position_table, schemas=self._target.schemas)
         self._metadata = SinkMetadata(self._target, table, context.pipeline)
         self._tables = TargetTables(
-            self._target, self._metadata, properties, repairs=context.repairs
+            self._target, self._metadata, properties, context.types, repairs=context.repairs
         )
         self._shapes = TargetShapes(context.events, properties, schemas=self._target.schemas)
         self._applier = SqlApplier(

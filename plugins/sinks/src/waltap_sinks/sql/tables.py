@@ -4,21 +4,26 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from waltap.changes.decode.relation import FormerOwner, may_change_values, type_name
+from waltap.changes.decode.builtin_types import BUILTIN_TYPES
+from waltap.changes.decode.relation import DataType, FormerOwner, may_change_values, type_name
+from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
     SqlNameTaken,
     SqlNameUnfit,
+    SqlOwnColumnTaken,
     SqlPositionsCaptured,
     SqlTableGone,
     SqlTableUnfit,
+    SqlValueUnfit,
 )
 from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
@@ -59,9 +64,11 @@ class TargetTables:
         target: SqlTarget,
         metadata: SinkMetadata,
         properties: SqlProperties,
+        types: TypeMapper | None,
         *,
         repairs: bool = False,
     ) -> None:
+        self._types = types
         self._target, self._metadata, self._properties = target, metadata, properties
         self._rebuilds = repairs
         self._bound: dict[TargetShape, BoundTable] = {}
@@ -140,10 +147,10 @@ class TargetTables:
         if ignored is not None:
             raise ignored
         before = described
-        if evolves and self._evolve(shape, described, names):
+        if evolves and self._evolve(shape, described, names, known):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
-        soft = self._soft(shape, described)
+        soft = self._soft(shape)
         if missing or (soft is not None and soft not in described.columns):
             column = missing[0] if missing else str(soft)
             raise SqlColumnMissing(
@@ -160,7 +167,9 @@ class TargetTables:
             # A statement of the user would not find the table, which is gone with the failure.
             target.run(self._index_statement(shape, name, [column.name for column in shape.key]))
             described = self._described(shape) or described
-        self._note(shape, known, None if renewed else snapshot_reason, names)
+        if renewed:
+            known = snapshot_reason = None
+        self._note(shape, known, snapshot_reason, names)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -252,7 +261,8 @@ class TargetTables:
     def _claim(self, shape: TargetShape) -> None:
         """Record the relation that owns the table.
 
-        Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit, SqlPositionsCaptured.
+        Raises: SqlNameTaken, SqlColumnNameTaken, SqlNameUnfit, SqlOwnColumnTaken,
+        SqlPositionsCaptured.
         """
         target, name, oid = self._target, shape.name, shape.relation.oid
         if self._metadata.is_metadata(shape.relation):
@@ -273,6 +283,17 @@ class TargetTables:
                     f"the target takes columns {one} and {other} of {shape.source} for the same",
                     column="(?-i:" + rf"{shape.source}.{other}".replace(".", r"\.") + ")",
                 )
+        soft = self._soft(shape)
+        if soft is not None and any(
+            column.name == soft
+            or (target.ignores_column_case and column.name.lower() == soft.lower())
+            for column in shape.columns
+        ):
+            raise SqlOwnColumnTaken(
+                f"{shape.source} has a column {soft} of its own",
+                property="soft.delete.column",
+                example=f"waltap_{soft}",
+            )
         # A table per topic is shared on purpose when a transform routes tables to one topic.
         if "{topic}" in self._properties.table_format:
             return
@@ -321,7 +342,7 @@ class TargetTables:
             unique=tuple(frozenset(called.get(n, n) for n in names) for names in found.unique),
         )
 
-    def _soft(self, shape: TargetShape, described: TargetDescription) -> str | None:
+    def _soft(self, shape: TargetShape) -> str | None:
         wanted = self._properties.delete_mode == "soft" and bool(shape.key) and shape.unique
         return self._properties.soft_column if wanted else None
 
@@ -438,7 +459,11 @@ class TargetTables:
         log.info("renamed %s to %s in the target", known.name, name)
 
     def _evolve(
-        self, shape: TargetShape, described: TargetDescription, names: dict[int, str]
+        self,
+        shape: TargetShape,
+        described: TargetDescription,
+        names: dict[int, str],
+        known: KnownTable | None,
     ) -> bool:
         """Change the table to fit ``shape``; return whether it changed.
 
@@ -455,17 +480,84 @@ class TargetTables:
                 self._add(shape, column, wanted)
                 done = True
             # Computed columns of the target keep the type that their owner chose.
-            elif existing.written and self._target.widened(existing.type, wanted):
-                self._target.alter_type(shape.name, column.name, wanted)
-                log.info(
-                    "widened %s of %s from %s to %s", column.name, shape.name, existing.type, wanted
-                )
-                done = True
-        soft = self._soft(shape, described)
+            elif existing.written:
+                done |= self._retype(shape, column, existing, wanted, known)
+        soft = self._soft(shape)
         if soft is not None and soft not in columns:
             self._target.add_column(shape.name, soft, self._target.time_type, None)
             done = True
         return done
+
+    def _retype(
+        self,
+        shape: TargetShape,
+        column: TargetColumn,
+        existing: ExistingColumn,
+        wanted: str,
+        known: KnownTable | None,
+    ) -> bool:
+        """Give a column a type that holds its values; return whether it changed."""
+        target, name = self._target, shape.name
+        wider = target.widened(existing.type, wanted)
+        if not (wider or (wider is None and self._was_made(shape, column, existing, known))):
+            return False
+        # Rows that the source has no longer, or as they were, keep their values.
+        properties = self._properties
+        keeps = properties.delete_mode != "delete" or properties.mode == "insert"
+        if keeps or isinstance(shape, HistoryShape):
+            wanted = target.common_type(existing.type, wanted)
+        wanted = self._cast(name, column.name, wanted)
+        log.info("changed %s of %s from %s to %s", column.name, name, existing.type, wanted)
+        return True
+
+    def _cast(self, name: TargetName, column: str, type_: str) -> str:
+        """Cast a column to a type, or to text if values do not fit; return the type."""
+        target = self._target
+        if target.holds(name, column, type_):
+            try:
+                with target.attempt() if target.transactional_ddl else nullcontext():
+                    target.alter_type(name, column, type_)
+            except target.errors as error:
+                if target.meaning(error) is not SqlValueUnfit:
+                    raise
+            else:
+                return type_
+        target.alter_type(name, column, target.text_type)
+        return target.text_type
+
+    def _was_made(
+        self,
+        shape: TargetShape,
+        column: TargetColumn,
+        existing: ExistingColumn,
+        known: KnownTable | None,
+    ) -> bool:
+        """Return whether the column has the type for its former one at the source.
+
+        A type that the user chose stays.
+        """
+        number = column.column.number
+        if known is None or number is None:
+            return False
+        now = type_name(column.column), column.column.typmod
+        name, typmod = known.types.get(number, now)
+        if (name, typmod) == now or isinstance(shape, HistoryShape):
+            return (name, typmod) != now
+        builtin = BUILTIN_TYPES.get(name)
+        if builtin is None:
+            return False
+        before = msgspec.structs.replace(
+            column.column,
+            type_oid=builtin.oid,
+            typmod=typmod,
+            data_type=DataType(oid=builtin.oid, schema="pg_catalog", name=name),
+            type_text=name,
+        )
+        assert self._types is not None
+        made = self._target.type_for(
+            replace(column, column=before, mapping=self._types.column(before))
+        )
+        return self._target.widened(existing.type, made) is False
 
     def _add(self, shape: TargetShape, column: TargetColumn, type_: str) -> None:
         source = column.column
@@ -536,11 +628,8 @@ class TargetTables:
 
     def renewed(self, shape: TargetShape) -> BoundTable:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
-        known = self._metadata.known.get(shape.relation.oid)
-        # All rows will be of the snapshot, so reasons for a new snapshot end here.
-        if known is not None:
-            self._metadata.note(shape.relation.oid, replace(known, types={}, stale=()))
         found = self.of(shape, renewed=True)
+        # All rows will be of the snapshot, so reasons for a new snapshot end here.
         self._note(shape, None, None, self._metadata.known[shape.relation.oid].columns)
         return found
 
@@ -574,15 +663,14 @@ class TargetTables:
         present = set(columns.values())
         dropped = {n: name for n, name in names.items() if n not in columns and name not in present}
         columns = {**dropped, **columns}
-        types: dict[int, tuple[str, int]] = {}
+        types = {
+            column.number: (type_name(column), column.typmod)
+            for column in (each.column for each in shape.columns)
+            if column.number is not None
+        }
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):
-            types = {
-                column.number: (type_name(column), column.typmod)
-                for column in (each.column for each in shape.columns)
-                if column.number is not None
-            }
             stale = () if known is None else self._snapshot_reasons(shape, types, known)
             if snapshot_reason is not None:
                 log.warning("%s needs a new snapshot: %s", shape.name, snapshot_reason)

@@ -154,8 +154,14 @@ class DuckTarget(SqlTarget):
     def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
 
-    def widened(self, existing: str, wanted: str) -> bool:
+    def widened(self, existing: str, wanted: str) -> bool | None:
         return is_wider(existing, wanted, WIDER, text="VARCHAR")
+
+    def holds(self, name: TargetName, column: str, type_: str) -> bool:
+        quoted = self.quoted(column)
+        cast = f"TRY_CAST(CAST({quoted} AS VARCHAR) AS {type_})"
+        query = f"SELECT count({quoted}) = count({cast}) FROM {self.quoted_table(name)}"
+        return bool(self.run(query)[0][0])
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         if column.lower() not in self._keyed(name) and not self.run(INDEXES, name):

@@ -66,7 +66,22 @@ NUMBERS: Final = {
     SqlReadOnly: (1290, 1792, 1836),
     SqlRefused: (1044, 1045, 1049, 1142, 1143, 1227, 1698, 1820, 1862, 3118, 4151),
     SqlColumnMissing: (1054, 1146, 1109),
-    SqlUnreachable: (2002, 2003, 2006, 2013, 2055, 1053, 1927, 1040, 1203, 1021, 0),
+    SqlUnreachable: (
+        2002,
+        2003,
+        2006,
+        2013,
+        2055,
+        1053,
+        1927,
+        1040,
+        1203,
+        1021,
+        1114,
+        3675,
+        1047,
+        0,
+    ),
     SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140),
 }
 TOO_LARGE, NO_SERVER, SERVER_LOST = 1153, 2003, 2013
@@ -262,9 +277,9 @@ class MysqlTarget(SqlTarget):
             f"ALTER TABLE {self.quoted_table(name)} MODIFY {self.quoted(column)} {type_} NOT NULL"
         )
 
-    def widened(self, existing: str, wanted: str) -> bool:
+    def widened(self, existing: str, wanted: str) -> bool | None:
         old, new = (text.partition(" ")[0] for text in (existing, wanted))
-        return is_wider(old, new, WIDER, unlimited=False)
+        return old != "longtext" and is_wider(old, new, WIDER, unlimited=False)
 
     def add_column(self, name: TargetName, column: str, type_: str, value: Any) -> None:
         if value is None:

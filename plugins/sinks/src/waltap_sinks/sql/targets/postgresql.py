@@ -63,7 +63,7 @@ from waltap_sinks.sql.targets.target import (
     chunks,
     shape_of,
 )
-from waltap_sinks.sql.targets.typed import is_wider
+from waltap_sinks.sql.targets.typed import common_decimal, is_wider
 
 # Each type holds the values of those before it.
 WIDER: Final = (
@@ -454,10 +454,18 @@ class PostgresTarget(SqlTarget):
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return f'{super().exact_statement(name, column, type_)} COLLATE "C"'
 
-    def widened(self, existing: str, wanted: str) -> bool:
+    def widened(self, existing: str, wanted: str) -> bool | None:
         # Both kinds of character have a limit in characters.
         old, new = (text.replace("character varying", "character") for text in (existing, wanted))
-        return is_wider(old, new, WIDER, text="text")
+        wider = is_wider(old, new, WIDER, text="text")
+        # Only one of them keeps the spaces at the end of a text.
+        pads = existing.startswith("character(") and wanted.startswith("character varying")
+        return None if pads and not wider else wider
+
+    def common_type(self, existing: str, wanted: str) -> str:
+        if common_decimal(existing, wanted) and "(" in wanted:
+            return "numeric"
+        return super().common_type(existing, wanted)
 
     def value(self, shape: TargetShape, column: TargetColumn, text: str) -> Any:
         return shape.values(column, [text])[0]

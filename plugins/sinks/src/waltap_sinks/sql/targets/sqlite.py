@@ -14,10 +14,11 @@ from waltap_sinks.sql.errors import (
     SqlConflict,
     SqlConstraintViolated,
     SqlReadOnly,
+    SqlTableUnfit,
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.shape import TargetColumn, TargetName, with_suffix
 from waltap_sinks.sql.targets.target import (
     ExistingColumn,
     SqlTarget,
@@ -45,8 +46,7 @@ class SqliteTarget(SqlTarget):
     """Connect to a SQLite file.
 
     Numbers are INTEGER, REAL or NUMERIC, and numerics of more than 15 digits TEXT. Dates and times are
-    ISO texts, in UTC if they have a zone; arrays are JSON. Any column holds any value, so types are
-    never widened.
+    ISO texts, in UTC if they have a zone; arrays are JSON. A column of text holds any value.
     """
 
     schemas = adds_keys = False
@@ -139,8 +139,23 @@ class SqliteTarget(SqlTarget):
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
         return f"a new table with {self.quoted(column)} {type_}: SQLite alters no collation"
 
-    def widened(self, existing: str, wanted: str) -> bool:
-        return False
+    def widened(self, existing: str, wanted: str) -> bool | None:
+        # A number in a column of numbers stays; a text of digits does not.
+        return False if existing in {wanted, "TEXT", "BLOB", ""} else None
+
+    def alter_type(self, name: TargetName, column: str, type_: str) -> None:
+        table, old = self.quoted_table(name), self.quoted(column)
+        new = self.quoted(with_suffix(column, "_waltap_moves"))
+        self.run(f"ALTER TABLE {table} ADD COLUMN {new} {type_}")
+        self.run(f"UPDATE {table} SET {new} = {old}")
+        try:
+            self.run(f"ALTER TABLE {table} DROP COLUMN {old}")
+        except sqlite3.OperationalError as error:
+            raise SqlTableUnfit(
+                f"column {column} of {name} needs the type {type_}: {error}",
+                statement=f"a new table with {old} {type_}",
+            ) from error
+        self.run(f"ALTER TABLE {table} RENAME COLUMN {new} TO {old}")
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_decimal(kind):

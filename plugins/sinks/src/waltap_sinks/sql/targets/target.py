@@ -27,7 +27,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape, with_suffix
-from waltap_sinks.sql.targets.typed import TypedRows
+from waltap_sinks.sql.targets.typed import MOST_DIGITS, TypedRows, common_decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +304,22 @@ class SqlTarget(abc.ABC):
         """Return the type for ``column`` as the target prints it."""
 
     @abc.abstractmethod
-    def widened(self, existing: str, wanted: str) -> bool:
-        """Return whether type ``wanted`` holds values that ``existing`` does not."""
+    def widened(self, existing: str, wanted: str) -> bool | None:
+        """Return whether type ``wanted`` holds values that ``existing`` does not.
+
+        None for types of different kinds.
+        """
+
+    def common_type(self, existing: str, wanted: str) -> str:
+        """Return a type that holds the values of both."""
+        sizes = common_decimal(existing, wanted)
+        if sizes is not None and "(" in wanted:
+            return f"decimal{sizes}" if sizes[0] <= MOST_DIGITS else self.text_type
+        return wanted if self.widened(existing, wanted) else self.text_type
+
+    def holds(self, name: TargetName, column: str, type_: str) -> bool:
+        """Return false if ALTER TABLE would fail and end the transaction."""
+        return True
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'

@@ -48,11 +48,12 @@ def is_wider(
     *,
     text: str = "",
     unlimited: bool = True,
-) -> bool:
+) -> bool | None:
     """Return whether type ``wanted`` holds values that ``existing`` does not.
 
     Each type of ``families`` holds the values of the types before it, and ``text`` holds all values.
-    With ``unlimited`` a type without modifiers has no limit, else the smallest one.
+    With ``unlimited`` a type without modifiers has no limit, else the smallest one. None for types of
+    different kinds: values of one may change in the other.
     """
     if existing in {wanted, text}:
         return False
@@ -63,12 +64,34 @@ def is_wider(
         if old in family and new in family and old != new:
             return family.index(new) > family.index(old)
     if old != new:
-        return False
+        return None
     if had and has and old.lower() in {"numeric", "decimal"}:
         (precision, scale), (wide, fine) = (*had, 0)[:2], (*has, 0)[:2]
         return wide - fine > precision - scale or fine > scale
     none: tuple[float, ...] = (math.inf,) if unlimited else ()
     return (has[:1] or none) > (had[:1] or none)
+
+
+# Precision of a decimal; numbers with more digits are text.
+MOST_DIGITS: Final = 38
+# Digits of integers.
+DIGITS: Final = {"smallint": 5, "int": 10, "integer": 10, "bigint": 19}
+
+
+def common_decimal(existing: str, wanted: str) -> tuple[int, int] | None:
+    """Return precision and scale that hold the exact numbers of both types."""
+    sizes = []
+    for text in (existing, wanted):
+        name, modifiers = _parsed(text.lower())
+        if name in DIGITS:
+            sizes.append((DIGITS[name], 0))
+        elif name in {"numeric", "decimal"} and modifiers:
+            precision, scale = (*modifiers, 0)[:2]
+            sizes.append((precision - scale, scale))
+        else:
+            return None
+    whole, scale = map(max, zip(*sizes, strict=True))
+    return whole + scale, scale
 
 
 def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
@@ -232,7 +255,14 @@ def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
     if pa.types.is_list(kind):
         each = _parts(kind.value_type)
         return _unless_null(lambda items: list(map(each, items)))
-    return lambda value: value
+    return _finite_or_text if pa.types.is_floating(kind) else lambda value: value
+
+
+def _finite_or_text(value: float | None) -> float | str | None:
+    """Return a number as it is, and one that JSON lacks as its text."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _unless_null(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
