@@ -1,6 +1,7 @@
 """How runs begin and end on a real server, what they leave there, and what is confirmed to it meanwhile."""
 
 import contextlib
+import json
 import os
 from typing import Any
 
@@ -57,6 +58,31 @@ def test_a_run_that_only_reads_is_ready_when_it_has_read(pipeline):
     assert pipeline.destination.ids("t") == [1]
     with pytest.raises(SlotMissing, match="a snapshot alone"):
         pipeline.run()
+
+
+def test_a_mode_that_does_not_stream_leaves_a_complete_offset_as_it_is(pipeline):
+    """Checks against a restored server compare with it, and it has the queue of signals."""
+    pipeline.catch_up()
+    raw = json.loads(pipeline.offset_file.read_bytes())
+    request = {"schema": "public", "table": "t", "signal": "s"}
+    raw["signals"] = {"queue": [request]}
+    (partition,) = raw["partitions"].values()
+    partition["visible_in"] = {"public.t": "740:745:741@0/2000"}
+    pipeline.offset_file.write_text(json.dumps(raw))
+    before = pipeline.offset()
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    assert pipeline.offset() == before
+
+
+def test_rows_that_a_snapshot_alone_read_after_an_unfinished_one_are_not_streamed_too(pipeline):
+    pipeline.run(limits=Limits(max_records=1))
+    assert pipeline.offset().snapshot is not None
+    pipeline.database.execute("INSERT INTO t VALUES (2)")
+    pipeline.destination.events.clear()
+    pipeline.run(**{"snapshot.mode": "initial_only"})
+    with pytest.raises(SlotMissing, match="a snapshot alone"):
+        pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1, 2]
 
 
 def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):

@@ -419,7 +419,10 @@ class PostgresConnector(Connector):
         return StartPosition(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> StartPosition:
-        at = offset.sole.position.end_lsn if offset else 0
+        if offset is not None and not snapshot:
+            return StartPosition(snapshot=False, stream=False, offset=offset)
+        # An unfinished snapshot has the position of its own rows, not of those that are read now.
+        at = offset.sole.position.end_lsn if offset and offset.snapshot is None else 0
         progress = SnapshotProgress(kind="initial", lsn=0) if snapshot else None
         start = self._offset(at, progress=progress)
         return StartPosition(snapshot=snapshot, stream=False, offset=start)

@@ -183,6 +183,8 @@ class ResumeCheck:
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
             return None
+        if not end_lsn:
+            return self._missing(offset)
         return PositionGap(
             f"slot {slot.name!r} is at {lsn_text(slot.confirmed_flush_lsn)}, {size(gap)} of WAL "
             f"after the stored offset {lsn_text(end_lsn)}: it was dropped and created again, or moved"
