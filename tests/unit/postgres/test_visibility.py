@@ -71,6 +71,22 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     assert PostgresOverlap.parse("", {}) is None
 
 
+def test_a_transaction_is_compared_once_with_a_snapshot_of_many_tables(monkeypatch):
+    compared, contains = list[int](), SnapshotVisibility.contains
+
+    def counted(self: SnapshotVisibility, part: TransactionPart) -> bool:
+        compared.append(part.commit_lsn)
+        return contains(self, part)
+
+    monkeypatch.setattr(SnapshotVisibility, "contains", counted)
+    tables = {str(oid): f"740:745:741@0/{oid % 2 + 2}000" for oid in range(100)}
+    view = PostgresOverlap.parse("", tables)
+    seen, after = part(740, 0x1000), part(740, 0x2800)
+    view.filter([seen, after])
+    assert [len(p.changes) for p in (seen, after)] == [0, 0], "of table 1, which was read later"
+    assert compared == [0x1000, 0x1000, 0x2800, 0x2800]
+
+
 def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot():
     assert standby_saw(99, 100) is True
     assert standby_saw(100, 100) is None, "the record that begins there was not replayed yet"

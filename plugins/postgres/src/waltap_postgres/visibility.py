@@ -8,7 +8,7 @@ Source: PostgreSQL manual, "Transaction ID and Snapshot Information Functions" (
 form ``xmin:xmax:xip,…``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -103,24 +103,26 @@ class PostgresOverlap:
     """
 
     def __init__(
-        self, every_table: SnapshotVisibility | None, tables: Mapping[str, SnapshotVisibility]
+        self,
+        every_table: SnapshotVisibility | None,
+        tables: Sequence[tuple[SnapshotVisibility, Collection[str]]],
     ) -> None:
         """Keep the visibilities: ``every_table`` of all tables, ``tables`` of some.
 
         ``tables`` are by OID and by schema.table, as in `Offset.visible_in`.
         """
         self._every_table, self._tables = every_table, tables
-        every = [*tables.values(), *([every_table] if every_table else [])]
+        every = [seen for seen, _ in tables] + ([every_table] if every_table else [])
         self.horizon = max((each.horizon for each in every), default=0)
 
     @classmethod
     def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "PostgresOverlap | None":
         """Return the overlap of an offset, None without any."""
-        tables = {
-            name: seen
-            for name, text in visible_in.items()
-            if (seen := SnapshotVisibility.parse(text))
-        }
+        # Thousands of tables are of one snapshot.
+        names: dict[str, set[str]] = {}
+        for name, text in visible_in.items():
+            names.setdefault(text, set()).add(name)
+        tables = [(seen, names[text]) for text in names if (seen := SnapshotVisibility.parse(text))]
         every_table = SnapshotVisibility.parse(visible)
         return cls(every_table, tables) if every_table or tables else None
 
@@ -132,16 +134,16 @@ class PostgresOverlap:
             if self._every_table is not None and self._every_table.contains(part):
                 _leave_out(part, None)
             elif self._tables:
-                names = {name for name, seen in self._tables.items() if seen.contains(part)}
-                if names:
-                    _leave_out(part, names)
+                chosen = [names for seen, names in self._tables if seen.contains(part)]
+                if chosen:
+                    _leave_out(part, chosen)
         return parts
 
 
-def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
+def _leave_out(part: TransactionPart, names: Sequence[Collection[str]] | None) -> None:
     """Remove the changes of tables from a part.
 
-    ``names`` are the tables, None means all.
+    ``names`` are the tables of each snapshot, None means all.
     """
     remaining: list[Change] = []
     numbers: list[int] = []
@@ -154,13 +156,15 @@ def _leave_out(part: TransactionPart, names: set[str] | None) -> None:
     part.changes, part.gaps = rest.changes, rest.gaps
 
 
-def _without(change: Change, names: set[str] | None) -> Change | None:
+def _without(change: Change, names: Sequence[Collection[str]] | None) -> Change | None:
     """Return a change without the tables in ``names``, None if empty."""
     # A table with another OID that had the name before is removed, too: under that name the
     # destination has the rows of the snapshot.
 
     def among(relation: Relation) -> bool:
-        return names is None or str(relation.oid) in names or relation.name in names
+        return names is None or any(
+            str(relation.oid) in some or relation.name in some for some in names
+        )
 
     if isinstance(change, LogicalMessage):
         return change
