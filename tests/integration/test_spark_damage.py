@@ -114,6 +114,22 @@ def test_it_alone_needs_manifests_that_are_gone_and_is_begun_where_the_log_begin
     assert retyped.output.table("odd").stale == ()
 
 
+def test_it_gets_no_part_of_a_snapshot_whose_beginning_is_gone(retyped):
+    pieces = retyped.db.snapshot(TEXT, rows_each=1)
+    for piece in pieces:
+        retyped.sink.write(piece)
+        retyped.sink.flush()
+    parts = [each.log_position for each in retyped.log.manifests() if each.snapshot is not None]
+    assert len(parts) > 1
+    retyped.apply()
+    retyped.log.expire(parts[0], before="99991231T00")
+    resume(retyped, "--full-refresh")
+    assert not retyped.output.table("odd").failed
+    assert retyped.output.table("odd").stale
+    retyped.snapshot(TEXT)
+    retyped.apply(TEXT)
+
+
 def test_maintenance_leaves_a_request_to_the_next_try(retyped):
     retyped.update(PEOPLE, ["1"], name="Eve")
     said(retyped, "resume", "public.odd", "--cast-to-text")

@@ -434,11 +434,31 @@ class OutputApplier:
             elif request.how == "anew" and self.format.writes_in_place:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
             else:
-                asked[path] = resumed(table, request.how, self._log.begin)
-                self._retries.forget(table.name)
+                table = self._beginning(table) if request.how == "anew" else table
+                if table is not None:
+                    asked[path] = resumed(table, request.how)
+                    self._retries.forget(table.name)
                 continue
             self._requests.answered(path)
         return asked
+
+    def _beginning(self, table: TableState) -> TableState | None:
+        """Return ``table`` where the log begins, if that is after its position.
+
+        A snapshot counts as a whole or not at all. None: the log begins with an unfinished one.
+        """
+        try:
+            begin = self._log.begin
+            if begin <= (table.log_position or NOTHING):
+                return table
+            for manifest in self._log.manifests(begin, self.state.log_position):
+                if manifest.snapshot is not None:
+                    begin = manifest.log_position
+                if manifest.unfinished_snapshot is None:
+                    return replace(table, log_position=begin, staged=())
+        except (ChangeLogDamaged, ChangeLogExpired):
+            return table
+        return None
 
     def _plans(
         self,

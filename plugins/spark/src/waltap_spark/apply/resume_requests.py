@@ -11,7 +11,6 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from waltap.base.files.durable_file import UNREADABLE
-from waltap_sinks.changelog import LogPosition
 from waltap_spark.state.output import BasePart, ChangeSet, SparkOutput, StagedSegment, TableState
 
 log = logging.getLogger(__name__)
@@ -76,11 +75,8 @@ class ResumeRequests:
         self._output.store.delete(path)
 
 
-def resumed(table: TableState, how: How, begin: LogPosition) -> TableState:
-    """Return ``table`` as the next attempt starts with it.
-
-    The log starts at ``begin``.
-    """
+def resumed(table: TableState, how: How) -> TableState:
+    """Return ``table`` as the next attempt starts with it."""
     if how == "text":
         return msgspec.structs.replace(table, as_text=True)
     passed = (*table.passed, table.damaged) if table.damaged else table.passed
@@ -95,7 +91,7 @@ def resumed(table: TableState, how: How, begin: LogPosition) -> TableState:
             staged=table.staged,
             stale=(REFRESHED,),
             failed=table.failed,
-            log_position=max(table.log_position or begin, begin),
+            log_position=table.log_position,
             waits=table.waits,
             incarnation=table.incarnation + 1,
             as_text=table.as_text,
