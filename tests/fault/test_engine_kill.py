@@ -4,9 +4,12 @@ Nothing is lost, the order is kept, and what comes twice was not stored yet. Sna
 transactions and profiles that change between kills are the hunter's (`tests.hunt`).
 """
 
+import sqlite3
+
 import pytest
 from tests.fault.lives import CHANGELOG, JSONL, SEED, Lives, ids, writing
 from tests.harness.changelog import logged_ids
+from tests.harness.pipeline import until
 
 
 def test_killed_in_the_stream_nothing_is_lost_and_only_what_was_not_stored_comes_twice(
@@ -79,3 +82,34 @@ def test_killed_in_the_snapshot_it_is_taken_anew_and_nothing_is_lost(database, t
     assert len(seen) == len(set(seen)), f"seed {SEED}"
     assert set(seen) == {*range(-60000, 0), *range(1, last + 1)}
     assert list(database.slots()) == [database.name]
+
+
+def test_a_signal_whose_row_the_sink_has_and_the_offset_has_not_is_acted_on(database, tmp_path):
+    """The sink commits the transaction of the signal, with its position; then the process is killed."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text);"
+        "INSERT INTO t SELECT g, 'old' FROM generate_series(1, 50) g;"
+        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
+    )
+    settings = {"snapshot.mode": "no_data", "signal.data.collection": "public.signals"}
+    target, sql = tmp_path / "t.db", {"sink.type": "sql", "sink.url": f"sqlite:///{tmp_path}/t.db"}
+    lives = Lives(database, tmp_path, **sql, **settings, **{"offset.flush.interval.ms": 600_000})
+    lives.to_the_end()
+
+    def delivered() -> int:
+        with sqlite3.connect(f"file:{target}?mode=ro", uri=True) as connection:
+            made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 't'").fetchone()
+            return connection.execute("SELECT count(*) FROM t").fetchone()[0] if made else 0
+
+    process = lives.beginning()
+    database.execute(
+        "BEGIN; INSERT INTO t VALUES (51, 'new');"
+        """INSERT INTO signals VALUES ('s', 'execute-snapshot', '{"data-collections": ["public.t"]}');"""
+        "COMMIT"
+    )
+    until(lambda: target.exists() and delivered() == 1, "the sink's commit")
+    process.kill()
+    process.communicate()
+    process = lives.beginning()
+    until(lambda: delivered() == 51, "the rows that the signal asks for")
+    process.close()

@@ -66,6 +66,7 @@ class Rig:
         sink: Sink | None = None,
         order: TransactionOrder | None = None,
         render: Format | None = None,
+        delivered: Positions = Positions(),  # noqa: B008 - it is immutable
         **stored: Any,
     ) -> None:
         self.clock = VirtualClock()
@@ -102,6 +103,7 @@ class Rig:
             retries=RetryBackoff(lambda _s: False, retries=0, ceiling_s=0.0, chance=None),  # type: ignore[arg-type]
             clock=self.clock,
             counts=RunCounters(),
+            delivered=delivered,
         )
 
     @property
@@ -280,6 +282,35 @@ def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
     fan.write(batch)
     assert fan.flush() == {SOLE: batch.position}
     assert [sink.accepted for sink in sinks] == [None, None]
+
+
+def test_what_a_sink_has_beyond_the_offset_comes_again_for_the_engine_alone():
+    """A run was killed between the sink's commit and the storing of the offset. Its signals are in between."""
+    workload = ScriptedWorkload()
+    for number in range(6):
+        workload.insert(ITEMS, number, "x")
+        if number != 2:
+            workload.commit()
+    one, two, large, four, five = workload.parts
+    ahead = large.split(1)[0].position(Position(two.end_lsn))
+    sink = OnePosition()
+    rig = Rig(sink=sink, delivered=Positions({SOLE: ahead}))
+    given: list[Batch] = []
+    sink.write = lambda batch: given.append(batch) or OnePosition.write(sink, batch)
+    rig.delivery.write([one, two], signals={"queue": ["asked"]})
+    assert (given, rig.stored) == ([], {SOLE: Position(two.end_lsn)})
+    assert rig.store.load().signals == {"queue": ["asked"]}
+    assert rig.delivery.flush() == {}
+    # A batch between changes must not take the sink back.
+    rig.delivery.write([Heartbeat(ts=1)])
+    assert [batch.position for batch in given] == [ahead]
+    rig.delivery.flush()
+    assert rig.stored == {SOLE: Position(two.end_lsn)}
+    rig.delivery.write([large, four])
+    assert [change.new[1] for part in given[-1].parts for change in part.changes] == ["4", "5"]
+    assert rig.delivery.flush() == {SOLE: Position(four.end_lsn)}
+    rig.delivery.write([five])
+    assert given[-1].parts == [five]
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])

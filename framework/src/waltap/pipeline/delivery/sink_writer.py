@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.position import START, Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -26,6 +27,7 @@ from waltap.changes.transactions.transaction import (
     TransactionRun,
     events_in,
     position_after,
+    remaining,
     transactions_in,
 )
 from waltap.clock import Clock
@@ -83,7 +85,8 @@ class SinkWriter:
     raises if another process may run the pipeline by now; then the writer is failed, too. The sink gets
     ``notifications`` as records of a topic before the next batch. ``on_written`` gets the written LSN
     after each batch, and returns the OIDs of relations that have ended. ``on_durable`` is called when the
-    first batch has become durable.
+    first batch has become durable. ``delivered`` are the sink's own positions: the stream repeats changes
+    up to them, which the sink does not get again.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class SinkWriter:
         may_write: Callable[[], None] = lambda: None,
         on_written: Callable[[int], Collection[int]] = lambda _lsn: (),
         on_durable: Callable[[], None] = lambda: None,
+        delivered: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         self._pipeline, self._branch, self._sink = pipeline, branch, branch.sink
         self._store, self._host, self._retries = store, host, retries
@@ -112,6 +116,12 @@ class SinkWriter:
         self.offset = offset
         # The position after the last batch of each partition.
         self.written = offset.positions
+        # By partition, the sink's own position as long as the stream is before it.
+        self._ahead = {
+            name: position
+            for name, position in delivered.items()
+            if name in self.written and position > self.written[name]
+        }
         # The first or only partition.
         self.partition = next(iter(offset.partitions))
         self.previous_end_lsn = {
@@ -169,6 +179,12 @@ class SinkWriter:
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
         given = self._batch(parts, partition or self.partition, snapshot=snapshot)
+        reached = given.position
+        if self._ahead and not snapshot:
+            given = self._undelivered(given)
+            if not given.parts:
+                self._pass(given.partition, reached)
+                return
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
         for index, left_out in enumerate(self._branch.left_out):
@@ -181,24 +197,49 @@ class SinkWriter:
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._in_write = False
+        self._reach(batch.partition, reached)
         if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
             self._reading.delivered(chunk_ends(parts))
         self._count(batch, started)
-        self.written = self.written.advanced(batch.partition, batch.position)
         if self.unflushed_since is None:
             self.unflushed_since = started
         if self._observes["on_batch"]:
             seconds = self._clock.monotonic() - started
             self._host.notify("on_batch", pipeline=self._pipeline, batch=batch, seconds=seconds)
         if self._observes["on_transaction"]:
-            for part in parts:
+            for part in given.parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
-        gone = self._on_written(batch.position.end_lsn)
+
+    def _reach(self, partition: str, position: Position) -> None:
+        """Record that the sink has everything up to ``position``."""
+        self.written = self.written.advanced(partition, position)
+        if self._ahead and position >= self._ahead.get(partition, START):
+            self._ahead.pop(partition, None)
+        gone = self._on_written(position.end_lsn)
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
+
+    def _undelivered(self, batch: Batch) -> Batch:
+        """Return ``batch`` without the changes that the sink's own position covers.
+
+        It has that position if it is later: the sink must not store an older one.
+        """
+        ahead = self._ahead.get(batch.partition)
+        if ahead is None:
+            return batch
+        parts = remaining(batch.parts, ahead)
+        position, events = max(ahead, batch.position), events_in(parts)
+        return msgspec.structs.replace(batch, parts=parts, position=position, events=events)
+
+    def _pass(self, partition: str, position: Position) -> None:
+        """Pass a batch that the sink has; its signals are acted on now."""
+        self._in_write = False
+        self._reach(partition, position)
+        if self.unflushed_since is None:
+            self._advance(Positions({partition: position}), self.signals)
 
     def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
@@ -207,7 +248,7 @@ class SinkWriter:
             return
         notifications, started = list(waiting), self._clock.monotonic()
         with self.counts.calls.call("a write"):
-            batch = self._batch([], self.partition, snapshot=False)
+            batch = self._undelivered(self._batch([], self.partition, snapshot=False))
             written = self._branch.notify(
                 notifications, self._notification_topic, batch, self._attempt
             )
@@ -365,7 +406,7 @@ class SinkWriter:
         written = WrittenBatch(
             number=batch.number,
             partition=batch.partition,
-            position=batch.position,
+            position=self.written[batch.partition],
             signals=self.signals,
             chunk_ends=chunk_ends(read),
             ends_snapshot=ends_snapshot,
@@ -407,15 +448,19 @@ class SinkWriter:
             self._may_write()
             with self.counts.calls.call("a flush"):
                 given = self._sink.flush()
+            reached = self.written
+            most = Positions({**reached, **self._ahead}) if self._ahead else reached
             try:
                 # A stored position that no batch reached would skip changes.
-                durable = Positions.of(given, self.partition, self.written)
+                durable = Positions.of(given, self.partition, most)
             except (TypeError, ValueError) as error:
                 raise UnusableResult(self._sink, "flush", str(error)) from error
         except BaseException:
             self.failed = True
             raise
         self.unflushed_since, self._promises = None, given is not None
+        if self._ahead:
+            durable = Positions({name: min(at, reached[name]) for name, at in durable.items()})
         if self._acknowledging is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         if self._observes["on_flush"]:

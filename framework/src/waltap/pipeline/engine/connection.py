@@ -58,7 +58,8 @@ class SourceConnection:
         try:
             stored_position = self._opened(connector, stored) if state.sink != "open" else None
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
-                start, delivery = self._start(connector, newest(stored, stored_position))
+                offset = _streamed_from(connector, stored, newest(stored, stored_position))
+                start, delivery = self._start(connector, offset, stored_position)
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
                     if start.stream and not state.stop.is_set():
@@ -138,7 +139,10 @@ class SourceConnection:
         self._run.gaps.brought_back(stored)
 
     def _start(
-        self, connector: Connector, offset: Offset | None
+        self,
+        connector: Connector,
+        offset: Offset | None,
+        stored_position: Position | Positions | None,
     ) -> tuple[StartPosition, SinkWriter]:
         def not_streamed(error: WaltapError, names: Sequence[str]) -> None:
             delivery = self._run.delivery
@@ -171,11 +175,19 @@ class SourceConnection:
                 self._state.slot_notice("created", made, made.slot_created_lsn)
         if start.stream and (start.snapshot or start.slot_created):
             self._stages.new_tables.start_over(connector, start.offset)
-        return start, self._deliver(start, offset)
+        return start, self._deliver(start, offset, stored_position)
 
-    def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
+    def _deliver(
+        self,
+        start: StartPosition,
+        offset: Offset | None,
+        stored_position: Position | Positions | None,
+    ) -> SinkWriter:
         run, state, stages = self._run, self._state, self._stages
         stored = start.offset
+        delivered = Positions()
+        if offset is not None and not (start.snapshot or start.slot_created or start.lost):
+            delivered = Positions.of(stored_position, next(iter(offset.partitions)))
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(
@@ -196,6 +208,7 @@ class SourceConnection:
             may_write=self._may_write,
             on_written=stages.relations.written,
             on_durable=state.sink_retries.succeeded,
+            delivered=delivered,
         )
         run.deliver_by(delivery)
         delivery.store(stored)
@@ -276,6 +289,23 @@ def newest(offset: Offset | None, stored_position: Position | Positions | None) 
                 partitions[name], position=position, previous_end_lsn=position.end_lsn
             )
     return msgspec.structs.replace(offset, partitions=partitions)
+
+
+def _streamed_from(
+    connector: Connector, stored: Offset | None, latest: Offset | None
+) -> Offset | None:
+    """Return the offset where the stream begins.
+
+    That is the stored one, since its signals belong to its position: a signal between the two offsets
+    would be lost. The sink gets nothing twice (`SinkWriter`). Where the slot no longer has the stored
+    position, as after a copy of an older offset was put back, it is the ``latest``.
+    """
+    if stored is None or latest == stored or len(stored.partitions) > 1:
+        return latest
+    slot = connector.slot()
+    if slot is None or slot.confirmed_lsn > stored.sole.position.end_lsn:
+        return latest
+    return stored
 
 
 def _streams(connector: Connector, positions: Positions) -> Mapping[str, ChangeStream]:
