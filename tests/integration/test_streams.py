@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nats
@@ -460,6 +461,30 @@ def test_kinesis_that_is_away_or_knows_nobody_is_reported(tmp_path, monkeypatch)
     with pytest.raises(StreamUnavailable):
         away.write(batch(1, record("t")))
     away.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ValidationException", RecordsRefused),
+        ("InvalidArgumentException", RecordsRefused),
+        ("ExpiredTokenException", StreamRefused),
+        ("NotAuthorized", StreamRefused),
+        ("RequestExpired", StreamRefused),
+        ("RequestTimeoutException", StreamUnavailable),
+    ],
+)
+def test_only_answers_of_kinesis_about_records_refuse_records(moto, kinesis, tmp_path, code, kind):
+    """Another refusal concerns every request, so a tolerant pipeline would leave all records out."""
+    made: Any = sink("kinesis", tmp_path, region="eu-west-1", endpoint=moto.url)
+    made.open()
+    body = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}
+    answer = SimpleNamespace(status_code=400), body
+    events = made._service.connected().meta.events
+    events.register("before-call.kinesis.PutRecords", lambda **_: answer)
+    with pytest.raises(kind):
+        made.write(batch(1, record("there", 1), record("there", 2)))
+    made.close()
 
 
 def test_no_request_to_kinesis_has_a_key_twice(tmp_path):

@@ -27,17 +27,9 @@ from waltap_streams.properties import KinesisProperties
 
 RIGHTS: Final = "kinesis:PutRecords, kinesis:ListStreams for the check, and the key of the stream"
 # Beginnings of error codes: the service appends Exception, Token and the like.
-REFUSALS: Final = (
-    "AccessDenied",
-    "ExpiredToken",
-    "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSignature",
-    "KMS",
-    "MissingAuthentication",
-    "OptInRequired",
-    "UnrecognizedClient",
-)
+# They concern the records or the name of their stream; all others concern the request.
+UNFIT: Final = ("413", "InvalidArgument", "RequestEntityTooLarge", "Validation")
+PASSING: Final = ("RequestAborted", "RequestTimeout")
 QUOTAS: Final = ("ProvisionedThroughputExceeded", "LimitExceeded", "Throttling", "KMSThrottling")
 # The remedy for exhausted quotas.
 SHARDS: Final = "the number of shards"
@@ -71,7 +63,6 @@ class KinesisService(StreamServer[Any]):
         from botocore import exceptions as their
 
         location, text = self.location, f"{about}: {error}" if about else str(error)
-        status = 500
         login = (their.NoCredentialsError, their.PartialCredentialsError, their.ProfileNotFound)
         if isinstance(error, login):
             return StreamRefused(text, location=location, rights=RIGHTS)
@@ -79,13 +70,15 @@ class KinesisService(StreamServer[Any]):
             code = error.response.get("Error", {}).get("Code", "")
             if code.startswith(QUOTAS):
                 return StreamFull(text, location=location, property=SHARDS)
-            if code.startswith(REFUSALS):
-                return StreamRefused(text, location=location, rights=RIGHTS)
             if code.startswith("ResourceNotFound"):
                 how = f"aws kinesis create-stream --stream-name {about}"
                 return StreamMissing(text, how=how, property="stream.name.format")
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", status)
-        if isinstance(error, their.ParamValidationError) or status < 500:
+            if code.startswith(UNFIT):
+                return StreamUnfit(text, location=location, property="stream.name.format")
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+            if status < 500 and not code.startswith(PASSING):
+                return StreamRefused(text, location=location, rights=RIGHTS)
+        if isinstance(error, their.ParamValidationError):
             return StreamUnfit(text, location=location, property="stream.name.format")
         return StreamUnavailable(text, location=location)
 
