@@ -76,7 +76,7 @@ def truncates(batch):
 def of_its_own(kind, each):
     """Return another ``kind`` with fields of ``each``, those that a version of waltap did not have left out."""
     names = {
-        Batch: "parts position events ends_transaction snapshot",
+        Batch: "parts position events snapshot",
         SnapshotRows: "relation rows ts lsn xid kind opens complete first_marker last_marker",
     }
     return kind(**{name: getattr(each, name) for name in names[kind].split()})

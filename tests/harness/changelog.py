@@ -246,7 +246,6 @@ def batch(*parts: TransactionPart) -> Batch:
         parts=list(parts),
         position=done,
         events=sum(len(part.changes) for part in parts),
-        ends_transaction=last.complete,
     )
 
 

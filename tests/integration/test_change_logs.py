@@ -125,7 +125,7 @@ def run(folder, table, batches):
         )
         first += len(rows)
         at = Position(COMMIT + 8) if last else Position(0, COMMIT, first)
-        sink.write(Batch(parts=[part], position=at, events=len(rows), ends_transaction=last))
+        sink.write(Batch(parts=[part], position=at, events=len(rows)))
         del changes, part, rows
     sink.flush()
     sink.close()

@@ -77,14 +77,8 @@ def sink(servers: str, folder: Path, **given: Any) -> KafkaSink:
     return KafkaSink(properties(servers, **given), context)
 
 
-def batch(lsn: int, *records: Record, whole: bool = True) -> Batch:
-    return Batch(
-        parts=[],
-        position=Position(lsn),
-        events=len(records),
-        records=list(records),
-        ends_transaction=whole,
-    )
+def batch(lsn: int, *records: Record, index: int = 0) -> Batch:
+    return Batch(parts=[], position=at(lsn, index).sole, events=len(records), records=list(records))
 
 
 class Place:
@@ -123,8 +117,8 @@ def place(kafka, tmp_path) -> Iterator[Place]:
         each.close()
 
 
-def flushed(into: KafkaSink, lsn: int, *records: Record, whole: bool = True) -> Positions | None:
-    into.write(batch(lsn, *records, whole=whole))
+def flushed(into: KafkaSink, lsn: int, *records: Record, index: int = 0) -> Positions | None:
+    into.write(batch(lsn, *records, index=index))
     return into.flush()
 
 
@@ -627,6 +621,22 @@ def test_a_source_transaction_that_goes_on_waits_for_its_end(place, begun):
     )
     (position,) = place.read("-positions")
     assert position.key() == place.topic.encode(), "it is committed with the records"
+
+
+def test_a_heartbeat_within_a_source_transaction_commits_no_half_of_it(place):
+    place.create()
+    once = {"delivery__guarantee": "exactly_once", "transactional__id": place.topic}
+    made = place.opened(**once)
+    assert flushed(made, 8, place.record(b"1"), index=1) is None
+    assert flushed(made, 8, place.record(b"heartbeat"), index=1) is None
+    assert flushed(made, 24, place.record(b"2")) == at(24)
+    assert place.keys() == [b"1", b"heartbeat", b"2"]
+    # A dead letter that comes while the pipeline is stopped inside of a transaction waits for nothing.
+    letter = batch(24, place.record(b"letter"), index=1)
+    letter.redelivers = ("16B3-1#1",)
+    made.write(letter)
+    made.flush()
+    assert place.keys()[3:] == [b"letter"]
 
 
 def test_one_too_long_for_the_broker_is_committed_in_pieces(begun):

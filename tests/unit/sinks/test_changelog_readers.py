@@ -476,9 +476,7 @@ def test_a_table_that_a_blocking_snapshot_reads_whole_is_a_generation_of_its_own
             relation=PEOPLE, rows=[(each, "x") for each in rows], ts=0, lsn=1, xid=1,
             kind="blocking", all_rows=True, restarts=first, complete=last,
         )  # fmt: skip
-        lives.write(
-            Batch(parts=[part], position=Position(lives.db.lsn), events=1, ends_transaction=True)
-        )
+        lives.write(Batch(parts=[part], position=Position(lives.db.lsn), events=1))
 
     def insert(number: str) -> None:
         lives.write(lives.db.inserted(PEOPLE, [number, "x"]))

@@ -466,7 +466,7 @@ def test_a_blocking_snapshot_comes_behind_changes_of_the_tables_former_name(log)
     with log.open():
         log.write(first)
         at = Position(log.db.lsn)
-        log.write(Batch(parts=[piece], position=at, events=1, ends_transaction=True))
+        log.write(Batch(parts=[piece], position=at, events=1))
         log.flush()
     found = [(entry.table, entry.snapshot_id is not None) for entry in log.newest.tables]
     assert found == [("a", False), ("b", True)]

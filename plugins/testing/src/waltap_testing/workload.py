@@ -413,7 +413,6 @@ def _batch(
         records=None
         if rendered is None
         else [record for part in parts for c in part.changes for record in rendered[c.lsn]],
-        ends_transaction=parts[-1].complete,
     )
 
 

@@ -273,13 +273,19 @@ class Batch(msgspec.Struct, kw_only=True):
     # For sinks that take records (`SinkCapabilities.records`): a list, `RecordBlock` or
     # `MixedRecords`. None for sinks that take changes.
     records: "Sequence[Record] | None" = None
-    # False when the last part's transaction continues in the next batch.
-    ends_transaction: bool = True
     # The batch belongs to an initial snapshot; without parts it ends the snapshot (see
     # `SnapshotRows`).
     snapshot: bool = False
     # The dead letter that this batch delivers after all, see `RedeliveryAwareSink.redelivered`.
     redelivers: tuple[str, ...] = ()
+
+    @property
+    def ends_transaction(self) -> bool:
+        """Return whether no transaction continues in the next batch.
+
+        A redelivery is complete by itself, also where the stream stopped inside a transaction.
+        """
+        return not self.position.commit_lsn or bool(self.redelivers)
 
 
 def events_in(parts: Iterable[object]) -> int:

@@ -302,7 +302,6 @@ class SinkWriter:
             partition=partition,
             number=next(self.counts.numbers),
             events=events_in(parts),
-            ends_transaction=not transactions or transactions[-1].complete,
             snapshot=snapshot,
         )
 

@@ -319,7 +319,7 @@ class ChangeLogSink(Sink):
                 self._take_rows(part, batch)
         if batch.snapshot and not batch.parts:
             self._end_snapshot()
-        if batch.ends_transaction and self._open_commit is None:
+        if batch.ends_transaction:
             self._position = batch.position
         self._unconverted += batch.events
         self._unconverted_bytes += estimated_bytes(batch)
