@@ -24,6 +24,7 @@ from tests.harness.sql import (
 
 from waltap.changes.decode.message import Truncate
 from waltap.changes.transactions.position import Position
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlConstraintViolated,
@@ -89,6 +90,26 @@ def test_one_larger_than_the_bound_is_split_and_gone_on_with(postgres):
     again.write(_upto(first, 3))
     again.write(batch(second))
     assert held(postgres, "visits") == model(source.rows["public.visits"])
+
+
+def test_a_dead_letter_within_a_split_transaction_is_committed(place):
+    source, target = Model(), place.opened(transaction_max_rows=2)
+    one, two = in_parts(source.inserted(VISITS, *[[str(n), "x"] for n in range(4)]), 2, 2)
+    target.write(_upto(one, 2))
+    target.close()
+    letters, within = place.sink(), Position(0, one.commit_lsn, 2)
+    assert letters.open() == within
+    row = SnapshotRows(
+        relation=VISITS, rows=[("9", "y")], ts=0, lsn=None, xid=None, kind="incremental"
+    )
+    letters.write(Batch(parts=[row], position=within, events=1, redelivers=("16B3-1#1",)))
+    letters.flush()
+    letters.close()
+    again = place.sink()
+    assert again.open() == within
+    assert set(again.redelivered()) == {"16B3-1#1"}
+    again.write(batch(two))
+    assert len(held(place, "visits")) == 5
 
 
 def _upto(part: Any, index: int) -> Any:

@@ -305,7 +305,7 @@ class SqlSink(Sink):
                 waiting.append(piece)
                 self._open_commit = None if piece.complete else piece.commit_lsn
         due = self._of_one_version(waiting)
-        if self._open_commit is None:
+        if batch.ends_transaction:
             # With `errors.tolerance` the engine needs the refused change of exactly this batch.
             at_once = self._begun or self._context.tolerant or batch.events < BACKGROUND_EVENTS
             if due and not at_once:
