@@ -71,7 +71,7 @@ def test_a_topic_that_appears_after_its_creation_is_waited_for(kafka, topic, tmp
     create_topics = AdminClient.create_topics
     made: list[threading.Timer] = []
 
-    def answer(admin: AdminClient, topics: list[NewTopic]) -> dict[str, Future[None]]:
+    def answer(admin: AdminClient, topics: list[NewTopic], **_: Any) -> dict[str, Future[None]]:
         made.append(threading.Timer(0.5, create_topics, (admin, topics)))
         made[-1].start()
         answered = Future[None]()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
@@ -32,6 +32,7 @@ from waltap_kafka.position_record import (
     position_topic,
 )
 from waltap_kafka.properties import OF_OFFSETS, KafkaOffsetProperties
+from waltap_kafka.topics import TopicCreator
 
 WAIT_S: Final = 60.0
 # librdkafka gives up on a record before `WAIT_S` ends, so that the result is known.
@@ -88,27 +89,18 @@ class KafkaOffsetStore(OffsetStore):
     # --- the topic --------------------------------------------------------------------------------
 
     def _last(self) -> bytes | None:
-        admin = self._clients.admin(self._clients.connection)
-        if not self._exists(admin):
+        admin, topics = self._topics()
+        if not topics.exists(self._topic):
             return None
         # An uncommitted record is valid, too, and one of a process that hangs would delay the others.
         settings = {**self._clients.connection, "isolation.level": "read_uncommitted"}
         return last_value(settings, admin, self._topic, self._key, lambda: False)
 
-    def _exists(self, admin: AdminClient) -> bool:
-        """Return whether the topic exists.
-
-        Raises: SinkError, KafkaException. A list of topics would lack one without a right to it.
-        """
+    def _topics(self) -> tuple[AdminClient, TopicCreator]:
+        """Return a client that has reached the cluster. Raises: SinkError."""
+        admin = self._clients.admin(self._clients.connection)
         self._clients.reach(admin)
-        asked = TopicCollection([self._topic])
-        try:
-            admin.describe_topics(asked, request_timeout=WAIT_S)[self._topic].result()
-        except KafkaException as raised:
-            if kafka_error(raised).code() not in MISSING:
-                raise
-            return False
-        return True
+        return admin, TopicCreator(admin, self._clients.refused)
 
     def _write(self, value: bytes | None) -> None:
         # One producer keeps the order of its records.
@@ -134,17 +126,10 @@ class KafkaOffsetStore(OffsetStore):
 
         The topic is created if it is missing.
         """
-        admin, created = self._clients.admin(self._clients.connection), False
-        if not self._exists(admin):
-            wanted = position_topic(self._topic)
-            wanted.replication_factor = self._replicas
-            try:
-                admin.create_topics([wanted])[self._topic].result(WAIT_S)
-            except KafkaException as raised:
-                if kafka_error(raised).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-            created = True
-        policy = self._policy(admin, WAIT_S if created else 0)
+        (admin, topics), wanted = self._topics(), position_topic(self._topic)
+        wanted.replication_factor = self._replicas
+        topics.create(wanted)
+        policy = self._policy(admin)
         if forgets(policy):
             self._fail(
                 f"it has {POLICY}={policy}, which forgets a record that is not written again"
@@ -162,18 +147,15 @@ class KafkaOffsetStore(OffsetStore):
             made.init_transactions(WAIT_S)
         return made
 
-    def _policy(self, admin: AdminClient, within_s: float) -> str:
-        """Return the topic's cleanup policy.
-
-        The topic may become visible ``within_s`` seconds. Raises: KafkaException.
-        """
+    def _policy(self, admin: AdminClient) -> str:
+        """Return the topic's cleanup policy. Raises: KafkaException."""
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + WAIT_S
         while True:
             try:
                 settings = admin.describe_configs([resource])[resource].result(WAIT_S)
             except KafkaException as raised:
-                # The controller's answer to a creation precedes the metadata of the brokers.
+                # Another broker may not know a new topic yet.
                 if kafka_error(raised).code() not in MISSING or time.monotonic() >= deadline:
                     raise
                 time.sleep(STEP_S)

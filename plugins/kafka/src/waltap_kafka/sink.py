@@ -142,7 +142,7 @@ class KafkaSink(Sink):
         self._clients.reach(made)
         admin = self._clients.admin()
         self._topics = TopicCreator(
-            admin, self._properties, self._clients.refused, self._check_wait
+            admin, self._clients.refused, self._check_wait, creates=self._properties.creation
         )
         self._oversize = OversizePolicy(
             self._properties,
@@ -269,7 +269,7 @@ class KafkaSink(Sink):
         """
         found = self._routes.get(topic)
         if found is None:
-            self._topics.ensure(topic)
+            self._topics.ensure(topic, self._properties)
             found = self._routes[topic] = self._fitting(self._topics.limits.get(topic))
         return found
 

@@ -68,26 +68,27 @@ class TopicCreator:
     def __init__(
         self,
         client: AdminClient,
-        properties: KafkaSinkProperties,
         refused: Callable[[KafkaError, str], SinkError],
-        check_wait: Callable[[], None],
+        check_wait: Callable[[], None] = lambda: None,
+        *,
+        creates: bool = True,
     ) -> None:
         """Take ``check_wait``, which raises if a wait for an answer must end."""
         self._client = client
         self._check_wait = check_wait
-        self._properties, self._refused = properties, refused
+        self._creates, self._refused = creates, refused
         self.known: set[str] = set()
         # The largest batch in bytes that a topic accepts, where the broker gives it.
         self.limits: dict[str, int] = {}
 
-    def ensure(self, name: str) -> None:
+    def ensure(self, name: str, properties: KafkaSinkProperties) -> None:
         """Ensure that topic ``name`` exists.
 
         Raises: KafkaTopicMissing, KafkaTopicUnusable, KafkaRefused, KafkaNotDelivered.
         """
         if name in self.known:
             return
-        self.create(_new_topic(name, self._properties))
+        self.create(_new_topic(name, properties))
         limit = self.setting(name, "max.message.bytes")
         if limit.isdecimal():
             self.limits[name] = int(limit)
@@ -101,7 +102,7 @@ class TopicCreator:
         name = topic.topic
         if self.exists(name):
             return
-        if not self._properties.creation:
+        if not self._creates:
             raise KafkaTopicMissing(
                 f"topic {name} does not exist, and topic.creation.enable is false", topic=name
             )
@@ -120,7 +121,10 @@ class TopicCreator:
             time.sleep(STEP_S)
 
     def exists(self, name: str) -> bool:
-        """Return whether topic ``name`` exists. Raises: SinkError."""
+        """Return whether topic ``name`` exists.
+
+        Raises: SinkError. A list of topics would lack one without a right to it.
+        """
         try:
             asked = TopicCollection([name])
             self._answer(self._client.describe_topics(asked, request_timeout=WAIT_S)[name])
