@@ -98,7 +98,6 @@ CHANGES.make(
     ("drops_empty_transactions", PLACE, lambda batch: replace(found := only_inserts(batch), parts=[part for part in found.parts if getattr(part, "changes", True)])),
     ("sorts_changes", ORDER, altering(transactions, lambda part: part.changes.sort(key=lambda change: -change.lsn))),
     ("doubles_changes", ORDER, altering(transactions, lambda part: setattr(part, "changes", [c for change in part.changes for c in (change, change)]))),
-    ("miscounts_events", "test_events_are_counted", lambda batch: replace(only_inserts(batch), events=batch.events)),
     ("cuts_rows_but_not_relations", "test_rows_fit_their_relation", altering(inserts, lambda change: setattr(change, "new", change.new[:-1]))),
     ("makes_relations_per_row", "test_a_relation_stays_the_same_object", altering(inserts, lambda change: setattr(change, "relation", replace(change.relation)))),
     ("keeps_every_other_of_a_batch", "test_cutting_batches_otherwise_makes_no_difference", lambda batch: filtered(batch, lambda _, numbers=itertools.count(): next(numbers) % 2 == 0)),

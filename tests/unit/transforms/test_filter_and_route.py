@@ -2,6 +2,7 @@
 
 import textwrap
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 from tests.harness.json_events import NOW, Server, events, json_format, part, table, values
@@ -19,13 +20,14 @@ from waltap.changes.decode import (
 )
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import Batch
+from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.config.layers import read_tables
 from waltap.config.resolve import survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.host import Host
 from waltap.ports.specs import TransformSpec
 from waltap.ports.transforms import SnapshotRows, rewrite_columns
+from waltap.ports.transforms.applied import transformed
 from waltap.ports.transforms.filter import FilterFailed, FilterProperties, TableFilter
 from waltap.ports.transforms.rewrite import RouteProperties, RowView, table_router
 
@@ -43,6 +45,30 @@ def batch() -> Batch:
     s.message("m", b"x")
     s.snapshot(A, [("5", "1", "keep", None), ("6", "1", "drop", None)], "first", "last")
     return Batch(parts=s.parts, position=Position(9), events=9)
+
+
+def test_a_transform_that_replaces_parts_alone_keeps_numbers_and_count():
+    def without_deletes(given: Batch) -> Batch:
+        parts = [
+            msgspec.structs.replace(
+                each, changes=[c for c in each.changes if not isinstance(c, Delete)]
+            )
+            if isinstance(each, TransactionPart)
+            else each
+            for each in given.parts
+        ]
+        return msgspec.structs.replace(given, parts=parts)
+
+    s = Server()
+    s.insert(B, ("1",), ("2",))
+    s.begin()
+    s.delete(B, ("1",))
+    s.insert(B, ("3",))
+    s.commit()
+    given = Batch(parts=s.parts, position=Position(9), events=4)
+    made = transformed(without_deletes, given)
+    assert made.events == 3
+    assert [[*each.numbers()] for each in made.parts] == [[0, 1], [1]]
 
 
 def kept(**properties: str) -> list[str]:

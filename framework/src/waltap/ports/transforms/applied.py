@@ -9,19 +9,28 @@ from copy import copy
 import msgspec
 
 from waltap.base.plugin_errors import usable
-from waltap.changes.transactions.transaction import Batch, Part, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+    events_in,
+)
 
 
 def transformed(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
     """Apply ``transform`` to a copy of ``batch``, and keep the numbers of changes.
 
-    A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes.
+    A transform need not set `TransactionPart.gaps`: a comparison finds the dropped changes. Nor need
+    it count `Batch.events`.
     """
     # A transform may change the batch in place: its parts and their lists are its own. Other sinks
     # get the given ones, as does a second rendering without a refused event.
     events, came = batch.events, batch.parts
     own = msgspec.structs.replace(batch, parts=[_copied(part) for part in came])
     made = usable(transform(own), Batch, transform)
+    if came:  # records of a dead letter come without parts
+        made.events = events_in(made.parts)
     if made.events != events and len(made.parts) == len(came):
         # If no change was dropped, every number is right already, and the comparison is saved.
         for before, after in zip(came, made.parts, strict=True):

@@ -119,12 +119,6 @@ class TransformSuite(RigSuite):
             transform(given)
             assert [_plain_change(change) for change in changes] == before
 
-    def test_events_are_counted(self, rig: TransformRig) -> None:
-        transform = rig.build()
-        for given in _batches():
-            found = transform(given)
-            assert found.events == events_in(found.parts)
-
     def test_rows_fit_their_relation(self, rig: TransformRig) -> None:
         """Every tuple has one value per column of its relation."""
         for found in map(rig.build(), _batches()):
