@@ -96,6 +96,38 @@ def test_the_policy_is_chosen_for_a_slot_that_is_there(database, pipeline, caplo
     assert pipeline.destination.ids("log") == [2]
 
 
+def test_a_table_without_key_that_is_made_while_the_stream_asks_for_no_inserts_waits_for_a_start(
+    database, pipeline
+):
+    """The slot has to decode what is older than the publication of inserts."""
+    pipeline.catch_up()
+    database.execute("INSERT INTO t VALUES (1)")
+    pipeline.settings |= INSERTS | {"waltap.new.tables": "snapshot"}
+    with pipeline.running() as run:
+        database.execute("CREATE TABLE log (id int); CREATE TABLE keyed (id int PRIMARY KEY)")
+        reported = [("public.keyed", "snapshot"), ("public.log", "uncaptured")]
+        run.until(lambda: sorted(run.notices.new_tables) == reported, "the news")
+        assert published_inserts(database, pipeline) == []
+    database.execute("INSERT INTO log VALUES (1)")
+    until_published(database, pipeline, ["log"], "INSERT INTO t VALUES ({})")
+    pipeline.deliver("INSERT INTO log VALUES (2)")
+    assert pipeline.destination.ids("log", "c") == [2]
+
+
+def test_a_table_whose_key_goes_leaves_an_empty_publication(database, pipeline):
+    """It was the only one; in both publications its updates would stay refused."""
+    database.execute("DROP TABLE u")
+    pipeline.settings |= INSERTS
+    pipeline.catch_up()
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1); UPDATE t SET id = 2; DELETE FROM t")
+    pipeline.deliver("ALTER TABLE t ADD PRIMARY KEY (id); INSERT INTO t VALUES (3)")
+    assert published_inserts(database, pipeline) == []
+    pipeline.deliver("UPDATE t SET id = 4")
+    assert [event.op for event in pipeline.destination.of("t")] == ["c", "c", "u"]
+
+
 def test_a_publication_of_inserts_that_was_made_after_the_slot_lets_it_go_on_as_its_remedy_says(
     database, pipeline, caplog
 ):

@@ -24,7 +24,7 @@ from waltap.errors import WaltapError
 from waltap.pipeline.engine.preflight import orphan_slots
 from waltap.ports.offsets.offset import Offset, PartitionOffset
 from waltap.ports.offsets.owned_objects import OwnedObject
-from waltap_postgres.errors import SlotNotOurs
+from waltap_postgres.errors import PublicationLocked, SlotNotOurs
 
 CREATE_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 
@@ -169,6 +169,16 @@ def test_a_slot_of_ours_is_known_without_an_offset_or_a_list(pipeline):
     pipeline.offset_file.unlink()
     pipeline.deliver("INSERT INTO t VALUES (2)")
     assert pipeline.destination.ids("t", "r") == [1, 1, 2]
+
+
+def test_a_publication_that_a_lock_kept_from_being_made_is_not_ours(pipeline, database):
+    """A DBA may make it meanwhile, and `waltap drop` must leave it."""
+    with database.connect() as other:
+        other.execute("BEGIN; LOCK TABLE t IN SHARE MODE")
+        with pytest.raises(PublicationLocked):
+            pipeline.run(**{"snapshot.lock.timeout.ms": 100, "errors.max.retries": 0})
+    listed = pipeline.offset_file.parent / "belongings.json"
+    assert msgspec.json.decode(listed.read_bytes(), type=list[OwnedObject]) == []
 
 
 def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no_more(

@@ -346,8 +346,11 @@ class NewTables:
                 if check:
                     published.check_publishable([table_id])
                 return "uncaptured"
-            if published.publish([table_id], wanted=True, briefly=True) is None:
+            changed = published.publish([table_id], wanted=True, briefly=True)
+            if changed is None:
                 return "locked"
+            if table_id not in changed:
+                return "uncaptured"
         except WaltapError as error:
             if error.retry is not RetryVerdict.NEVER:
                 raise

@@ -1,7 +1,7 @@
 """Plan the publication that ``publication.autocreate.mode`` asks for."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import psycopg
@@ -64,10 +64,12 @@ class PublicationPlan:
         # are left out, so that another role's CREATE TABLE does not stop the pipeline.
         self.denied: list[tuple[TableId, str]] = []
 
-    def run(self, catalogue: PostgresCatalogue) -> None:
-        """Run the statements in one transaction. Raises: SourceError."""
+    def run(self, catalogue: PostgresCatalogue, making: AbstractContextManager[None]) -> None:
+        """Run the statements in one transaction, within ``making``. Raises: SourceError."""
         try:
-            run_statements(catalogue, self.statements, tables={*self.added, *self.unsent})
+            # PublicationLocked is a lost connection, after which objects may have been made.
+            with making:
+                run_statements(catalogue, self.statements, tables={*self.added, *self.unsent})
         except TableLocked as error:
             raise PublicationLocked(
                 f"publication {', '.join(self.names)}: {error.problem}",
@@ -292,10 +294,10 @@ def _plan_filtered(
             keyless = []
         # Create it even without tables, so that it is older than the slot when it gets some.
         only = _options(catalogue, INSERTS_OPERATIONS)
-        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only)
+        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only, some=bool(captured))
     # Debezium names the roots, too: the server streams rows of later partitions at once.
     roots = set() if via_root or version_num < ROOTS else _whole_trees(catalogue, captured)
-    _cover(plan, catalogue, name, wanted, parts, options, roots)
+    _cover(plan, catalogue, name, wanted, parts, options, roots, some=bool(captured))
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
@@ -332,10 +334,13 @@ def _cover(
     parts: set[TableId],
     options: str,
     roots: Iterable[TableId] = (),
+    *,
+    some: bool,
 ) -> None:
     """Create the publication, or add and drop tables in it.
 
-    It also names ``roots``, and captured partitions ``parts``, which stream on if detached.
+    Tables are dropped if there are ``some`` captured ones. It also names ``roots``, and captured
+    partitions ``parts``, which stream on if detached.
     """
     existing = published(catalogue, name)
     wanted = {t.relation.table_id: None for t in tables}
@@ -346,7 +351,7 @@ def _cover(
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
-    elif wanted and (
+    elif (wanted or (plan.inserts_only and some)) and (
         owner := catalogue.query(
             "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication"
             " WHERE pubname = %s AND NOT puballtables",

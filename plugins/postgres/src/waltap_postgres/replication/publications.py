@@ -243,8 +243,10 @@ class PublicationSet:
             return
         plan = self.plan(new_slot=new_slot)
         again = set(filter(self._knows, plan.created))
-        with self._context.owned_objects.making(*map(self._owned_object, plan.created)):
-            plan.run(self._catalogue)
+        plan.run(
+            self._catalogue,
+            self._context.owned_objects.making(*map(self._owned_object, plan.created)),
+        )
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
@@ -304,6 +306,11 @@ class PublicationSet:
             table_id for table_id in table_ids if table_id not in covered and table_id not in named
         ]
         apart = self.only_inserts(new)
+        # A publication that the stream does not ask for must stay empty: tables show that it is safe
+        # to ask for it.
+        if apart and inserts not in (self.names or self._planned().names):
+            new = [table_id for table_id in new if table_id not in apart]
+            apart = set()
         for each, members in ((name, set(new) - apart), (inserts, apart)):
             missing = members - named_members(self._catalogue, each).keys()
             if missing and published(self._catalogue, each) is not None:
