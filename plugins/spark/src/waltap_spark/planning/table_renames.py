@@ -57,6 +57,8 @@ class _Table:
     # Whether entries are known by name alone.
     by_name: bool = False
     displaced: bool = False
+    # Its place in the list of all.
+    place: int = 0
     # Its name in the source while it is displaced, if known.
     present: Name | None = None
     entries: dict[EntryId, None] = field(default_factory=dict)
@@ -176,8 +178,8 @@ class _Walk:
         # (former name, number in the source) → table.
         self._formerly: dict[tuple[str, int], _Table] = {}
         self._all: list[_Table] = []
-        # Displaced tables whose present names are known.
-        self._renameable: list[_Table] = []
+        # Displaced tables whose present names are known, by their place in the list of all.
+        self._renameable: dict[int, _Table] = {}
         for name, state in tables.items():
             # an earlier release did not note which entries wait
             unknown = bool(state.failed and not state.waits)
@@ -196,6 +198,7 @@ class _Walk:
 
     def _add(self, name: str, table: _Table) -> None:
         self._named[name] = table
+        table.place = len(self._all)
         self._all.append(table)
 
     def owner_numbers(self, entry: TableEntry) -> "set[tuple[int, int]]":
@@ -263,13 +266,15 @@ class _Walk:
 
     def _rename_displaced(self) -> None:
         """Give displaced tables their present names, where free."""
-        for table in self._renameable:
+        for _place, table in sorted(self._renameable.items()):
             name = table.present
             if table.displaced and name is not None and ".".join(name) not in self._named:
                 self._leave(table)
                 table.name, table.displaced = name, False
                 self._named[".".join(name)] = table
-        self._renameable = [table for table in self._renameable if table.displaced]
+        if self._renameable:
+            there = self._renameable.items()
+            self._renameable = {place: table for place, table in there if table.displaced}
 
     def _known(
         self, number: tuple[int, int], entry: TableEntry, owner: _Table | None
@@ -310,7 +315,7 @@ class _Walk:
         table.name, table.displaced = (schema, spare), True
         self._named[f"{schema}.{spare}"] = table
         if table.present is not None:
-            self._renameable.append(table)
+            self._renameable[table.place] = table
 
     def result(self) -> TableRenames:
         known = {table.before: table for table in self._all if table.before is not None}
