@@ -511,15 +511,24 @@ class TargetTables:
         return True
 
     def _cast(self, name: TargetName, column: str, type_: str) -> str:
-        """Cast a column to a type, or to text if values do not fit; return the type."""
+        """Cast a column to a type, or to text if values do not fit; return the type.
+
+        Raises: SqlTableUnfit.
+        """
         target = self._target
         if target.holds(name, column, type_):
             try:
                 with target.attempt() if target.transactional_ddl else nullcontext():
                     target.alter_type(name, column, type_)
             except target.errors as error:
-                if target.meaning(error) is not SqlValueUnfit:
+                if target.lost(error) or target.conflict(error):
                     raise
+                if target.meaning(error) is not SqlValueUnfit:  # as of a view that has the column
+                    alter = f"ALTER COLUMN {target.quoted(column)} TYPE {type_}"
+                    raise SqlTableUnfit(
+                        f"column {column} of {name}: {target.error_text(error)}",
+                        statement=f"drop what depends on the column, ALTER TABLE {name} {alter}",
+                    ) from error
             else:
                 return type_
         target.alter_type(name, column, target.text_type)
