@@ -641,6 +641,21 @@ def test_a_table_that_has_another_name_for_a_moment_gives_no_older_rows(pipeline
     assert {*destination.ids("t", "r"), *destination.ids("t2", "r")} == set(range(1, 36))
 
 
+@pytest.mark.pipeline(
+    sql="CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, g FROM generate_series(1, 15) g"
+)
+def test_values_of_a_new_type_are_of_a_relation_with_that_type(pipeline, between):
+    """The change commits between the description of the table and the reading of a chunk."""
+    change = "ALTER TABLE t ALTER v TYPE text USING 'x' || v"
+    between(lambda: pipeline.database.execute(change), when="before")
+    with pipeline.running() as run:
+        pipeline.signal("execute-snapshot", "t")
+        run.until(lambda: finished(run), "the end")
+    types = {piece.relation.columns[1].type_oid for piece in pipeline.destination.pieces()}
+    assert types == {25}
+    assert [row["v"] for row in read_rows(pipeline.destination)] == [f"x{n}" for n in range(1, 16)]
+
+
 @large
 def test_a_table_that_is_partly_read_is_read_again_if_asked_for_again(pipeline, between):
     """What asks may be a repair, or the publication of another table of that name. Once is enough."""

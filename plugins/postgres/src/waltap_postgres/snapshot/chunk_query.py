@@ -307,8 +307,10 @@ class PostgresChunks:
         now = shapes(self._catalogue, {relation.oid: True}).get(relation.oid)
         if now is None or (now.schema, now.table) != relation.table_id:
             return False
-        names = {number: name for number, (name, _) in now.columns.items()}
-        if any(names.get(column.number or 0) != column.name for column in relation.columns):
+        if any(
+            now.columns.get(column.number or 0) != (column.name, column.type_oid)
+            for column in relation.columns
+        ):
             return False
         read = now if then is None else then.get(relation.oid)
         return read is not None and read.files == now.files
