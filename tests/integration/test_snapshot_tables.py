@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,23 @@ from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
 
-from waltap.errors import ConnectionLost
+from waltap.errors import ConnectionLost, SourceError
 from waltap.pipeline.engine.build import PipelineStages
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.snapshot import SnapshotChunk
 from waltap.ports.source.connector import Connector, MadeByRun, SourceLacks
+from waltap.ports.source.published import EVERYTHING
 from waltap_postgres import connector as postgres_connector
+from waltap_postgres.catalog.catalogue import PostgresCatalogue
+from waltap_postgres.connection import watch
+from waltap_postgres.properties import PostgresProperties
 from waltap_postgres.snapshot import parallel
 from waltap_postgres.snapshot.binary_copy import BinaryRows
-from waltap_postgres.snapshot.transaction import ReadingTransaction
+from waltap_postgres.snapshot.transaction import (
+    ONE_SNAPSHOT,
+    ReadingTransaction,
+    SnapshotTable,
+)
 from waltap_postgres.waiting import pause
 
 
@@ -443,6 +451,23 @@ def test_a_stop_ends_every_reader(bank, pipeline):
     mine = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     until(lambda: not bank.execute(mine), "the end of every connection")
     assert not [t for t in threading.enumerate() if t.name.startswith("waltap snapshot")]
+
+
+def test_the_savepoint_of_a_table_ends_with_its_reading(database, tmp_path):
+    """Thousands of them would nest for as long as the snapshot lasts."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    properties = PostgresProperties.model_validate(database.properties())
+    with database.connect(autocommit=True) as connection:
+        now = PostgresCatalogue(connection, properties)
+        with closing(ReadingTransaction(now, watch(properties))) as transaction:
+            transaction.begin(None, ONE_SNAPSHOT)
+            (table,) = transaction.catalogue.tables()
+            target = SnapshotTable.of(table, EVERYTHING, deep=False)
+            transaction.expect([target])
+            transaction.hold([target])
+            transaction.release_tables()
+            with pytest.raises(SourceError, match='"waltap_tables" does not exist'):
+                transaction.session.execute("RELEASE SAVEPOINT waltap_tables")
 
 
 def test_an_isolation_that_lasts_for_one_statement_is_read_by_one(bank, pipeline, caplog):

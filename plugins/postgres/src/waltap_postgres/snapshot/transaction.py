@@ -339,7 +339,7 @@ class ReadingTransaction:
 
     def release_tables(self) -> None:
         """Release the locks of `hold`, also after a failed query."""
-        self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables")
+        self.session.execute("ROLLBACK TO SAVEPOINT waltap_tables; RELEASE SAVEPOINT waltap_tables")
 
     def unchanged(self, target: SnapshotTable, shape: CatalogShape) -> bool:
         """Return whether a held table's rows are as in the snapshot."""
