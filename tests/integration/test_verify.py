@@ -277,6 +277,20 @@ def test_a_table_is_its_oid_whatever_its_name(destination):
 
 
 @pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_rows_that_stay_of_a_dropped_table_with_other_types_are_a_difference(destination):
+    deliver = destination.pipeline.deliver
+    deliver(
+        "CREATE TABLE other (id text PRIMARY KEY, a text, b text); INSERT INTO other VALUES ('x', 'y', 'z')"
+    )
+    destination.database.execute(
+        "DROP TABLE other; CREATE TABLE other (id int PRIMARY KEY, a timestamptz, b bytea)"
+    )
+    output = destination.says("--table", "public.other", code=1)
+    assert "public.other 0 1" in output
+    assert "only in the destination: (id=x)" in output
+
+
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
 def test_a_key_of_nan_is_one_key(destination):
     deliver = destination.pipeline.deliver
     deliver(

@@ -69,6 +69,27 @@ def short_hash(total: str) -> str:
     return f"{int(total) % (1 << 64):016x}"
 
 
+# Errors of a conversion for a value of another type, which a dropped table of the name may have left.
+OF_ANOTHER_TYPE: Final = (ArithmeticError, AttributeError, TypeError, ValueError)
+
+
+def row_texts(readers: Sequence[Callable[[Any], str]], row: Sequence[Any]) -> Row:
+    """Return the texts of a row, also of values of another type."""
+    pairs = zip(readers, row, strict=True)
+    try:
+        return tuple([None if value is None else text(value) for text, value in pairs])
+    except OF_ANOTHER_TYPE:
+        pairs = zip(readers, row, strict=True)
+        return tuple([None if value is None else _text(text, value) for text, value in pairs])
+
+
+def _text(text: Callable[[Any], str], value: Any) -> str:
+    try:
+        return text(value)
+    except OF_ANOTHER_TYPE:
+        return str(value)
+
+
 class RowTableReader:
     """Read a table completely at each call, and hash its rows here.
 
@@ -88,8 +109,7 @@ class RowTableReader:
 
     def _texts(self) -> Iterator[Row]:
         for row in self._read():
-            pairs = zip(self._readers, row, strict=True)
-            yield tuple([None if value is None else text(value) for text, value in pairs])
+            yield row_texts(self._readers, row)
 
     def _keyed(self) -> Iterator[tuple[Row, Row]]:
         for row in self._texts():

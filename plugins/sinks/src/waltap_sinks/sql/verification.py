@@ -13,6 +13,7 @@ from waltap_sinks.comparison.table_readers import (
     PostgresTableReader,
     RowTableReader,
     configure_session,
+    row_texts,
 )
 from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
@@ -232,6 +233,5 @@ class _GenericTarget(_SqlSource):
         assert described is not None
         readers = [reader_of(type_) for _, type_ in columns]
         for row in self._read(self._target.quoted_table(name), described, columns):
-            pairs = zip(readers, row, strict=True)
-            if tuple(None if part is None else text(part) for text, part in pairs) in keys:
+            if row_texts(readers, row) in keys:
                 yield tuple(self._target.literal(part) for part in row)
