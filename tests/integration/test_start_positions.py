@@ -114,6 +114,18 @@ def test_a_slot_that_is_believed_is_gone_on_from(behind):
     assert behind.destination.ids("t") == [1, 3]
 
 
+@pytest.mark.parametrize("mode", ["initial", "always"])
+def test_an_offset_ahead_of_a_slot_that_is_believed_counts(pipeline, mode):
+    pipeline.settings |= {"lsn.flush.mode": "manual", "offset.mismatch.strategy": "trust_slot"}
+    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (1); DELETE FROM t")
+    before = stored(pipeline).sole.position.end_lsn
+    assert pipeline.slot_lsns()[0] < before
+    pipeline.catch_up(**{"snapshot.mode": mode})
+    assert [event.op for event in pipeline.destination.of("t")] == ["c", "d"]
+    assert stored(pipeline).sole.position.end_lsn >= before
+
+
 def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_loses_nothing(
     pipeline, database
 ):

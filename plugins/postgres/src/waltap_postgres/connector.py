@@ -391,8 +391,6 @@ class PostgresConnector(Connector):
         finished = None if offset is None or offset.snapshot is not None else offset
         if finished is not None:
             begin = max(begin, finished.sole.position.end_lsn)
-            if self.properties.offset_mismatch_strategy == "trust_slot":
-                begin = slot.confirmed_flush_lsn
         if not snapshot:
             if finished is not None and finished.sole.position.end_lsn >= begin:
                 start = finished.with_sole(timeline=self.server.timeline)

@@ -217,7 +217,7 @@ class PostgresProperties(Properties):
     ] = declare(
         "offset.mismatch.strategy",
         default="no_validation",
-        summary="Which position counts if stored offset and slot differ. A slot ahead of the "
+        summary="What counts if stored offset and slot differ: an offset ahead. A slot ahead of the "
         "offset is a gap and refused, except with trust_slot or trust_greater_lsn. A slot that went back "
         "is of an older copy of the server and refused, except with a trust_ value.",
     )
