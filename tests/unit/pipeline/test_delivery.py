@@ -16,6 +16,7 @@ from waltap.changes.transactions.order import TransactionCounts, TransactionOrde
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, TransactionPart
 from waltap.clock import SystemClock
+from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.encoders.format.format import Format
 from waltap.errors import OffsetError, SinkError
 from waltap.pipeline.api.batches import BatchStreamSink
@@ -38,6 +39,7 @@ from waltap.ports.offsets.offset import (
     SinkProgress,
 )
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
+from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.source.connector import ChangeStream
 from waltap.services.dead_letters.dead_letter import FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
@@ -311,6 +313,60 @@ def test_what_a_sink_has_beyond_the_offset_comes_again_for_the_engine_alone():
     assert rig.delivery.flush() == {SOLE: Position(four.end_lsn)}
     rig.delivery.write([five])
     assert given[-1].parts == [five]
+
+
+class StoresPosition(OnePosition):
+    """Has its position with the rows, until it is closed; ``there`` is what an open finds."""
+
+    there = Position(0x50)
+
+    def open(self) -> Position:  # type: ignore[override]
+        self.accepted = self.there
+        return self.there
+
+    def stored_position(self) -> Position | None:
+        return self.accepted
+
+    def close(self) -> None:
+        self.accepted = None
+
+
+def two_sinks(tmp_path: Path, *sinks: Sink, **more: Any) -> FanOut:
+    """Return the sinks "a" and "b", of which the second may be paused."""
+    may_pause = SinkBranchProperties.model_validate({"on.failure": "pause"})
+    branches = [
+        PositionedBranch(**Rig(sink=sink).parts | {"name": name} | own)
+        for name, sink, own in zip("ab", sinks, ({}, {"properties": may_pause}), strict=True)
+    ]
+    start = Positions({SOLE: Position(0x50)})
+    file = BranchPositions(tmp_path / "sinks.json")
+    more = {"load": lambda: start, "clock": VirtualClock()} | more
+    fan = FanOut(branches, file, **more)
+    fan.renew()
+    return fan
+
+
+@pytest.mark.parametrize("when", ["at its open", "later"])
+def test_a_sink_that_lost_changes_in_a_pause_is_found_behind(tmp_path, monkeypatch, when):
+    sink = StoresPosition()
+    fan = two_sinks(tmp_path, OnePosition(), sink)
+    fan.open()
+    fan.flush()
+    failing = "open" if when == "at its open" else "flush"
+    with monkeypatch.context() as broken:
+        broken.setattr(sink, failing, raising(SinkError("restored")))
+        if failing == "open":
+            fan.close()
+            fan.renew()
+            fan.open()
+        else:
+            fan.write(Batch(parts=[], position=Position(0x60), events=0, snapshot=True))
+        fan.flush()
+    assert fan.branches[1].paused is not None
+    fan.flush()
+    sink.there = Position(0x40)
+    with pytest.raises(DestinationBehind):
+        two_sinks(tmp_path, OnePosition(), sink).open()
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])

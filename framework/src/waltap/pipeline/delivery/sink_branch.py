@@ -209,6 +209,8 @@ class PositionedBranch(SinkBranch):
         # By partition, the last position that the branch took, the last with anything for the sink, and
         # the last that the sink made durable.
         self.written = self._given = self.durable = Positions()
+        # The positions that the sink had stored when it was asked last.
+        self._stored_positions = Positions()
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at, self.unflushed = 0.0, False
@@ -251,6 +253,7 @@ class PositionedBranch(SinkBranch):
             for name, position in Positions.of(stored_position, next(iter(stored))).items():
                 known[name] = max(known.get(name, position), position)
         self.written = self._given = self.durable = Positions(known)
+        self._stored_positions = Positions(progress.sink_positions if progress else {})
         counted = progress.counted if progress else None
         first = next(iter(known.values()), None)
         if first is not None:
@@ -258,7 +261,7 @@ class PositionedBranch(SinkBranch):
 
     def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
-        self.written = self._given = self.durable = Positions()
+        self.written = self._given = self.durable = self._stored_positions = Positions()
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
@@ -341,11 +344,14 @@ class PositionedBranch(SinkBranch):
                 counted = self._counted[key]
             if durable is not None and position < durable:
                 del self._counted[key]
-        stored_position = Positions.of(
-            stored_position_of(self.sink), next(iter(self.durable), SOLE)
-        )
+        if self.paused is None:  # else the sink is closed, and may have forgotten it
+            self._stored_positions = Positions.of(
+                stored_position_of(self.sink), next(iter(self.durable), SOLE)
+            )
         return SinkProgress(
-            positions=dict(self.durable), counted=counted, sink_positions=dict(stored_position)
+            positions=dict(self.durable),
+            counted=counted,
+            sink_positions=dict(self._stored_positions),
         )
 
     def close(self) -> None:
