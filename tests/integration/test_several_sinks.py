@@ -236,6 +236,20 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing):
         assert destination.ids("t") == [*range(1, 1001)]
 
 
+def test_rows_of_a_snapshot_reach_a_paused_sink_that_works_again(pausing):
+    other, database = pausing.others["other"], pausing.database
+    pausing.branches[1]["pause.retry.ms"] = 3_600_000
+    pausing.catch_up()
+    other.before_write = raising(Shaken("the service is down"))
+    with pausing.running(**{"read.only": "true"}) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
+        other.before_write = lambda _batch: None
+        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(30)
+        run.until(lambda: other.ids("t", "r") == [1], "the rows")
+    assert other.ids("t") == [1, 1]
+
+
 def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):
     other, database = pausing.others["other"], pausing.database
     database.execute("INSERT INTO t VALUES (1)")

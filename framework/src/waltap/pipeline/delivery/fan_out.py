@@ -185,9 +185,14 @@ class FanOut(Sink):
             if branch.name in served:
                 continue
             if branch.paused is not None:
-                if _reads(batch):
-                    raise branch.paused
-                continue
+                if not _reads(batch):
+                    continue
+                if branch.paused.retry is RetryVerdict.SAME_BATCH:  # it is closed by now
+                    raise SinkReturned(
+                        f"rows of a snapshot come for {branch.name}, which is paused "
+                        f"({branch.paused.problem})"
+                    )
+                raise branch.paused
             with self._pausing(branch, batch):
                 call(branch)
             served.add(branch.name)
