@@ -69,6 +69,7 @@ class Rig:
         order: TransactionOrder | None = None,
         render: Format | None = None,
         delivered: Positions = Positions(),  # noqa: B008 - it is immutable
+        several: FanOut | None = None,
         **stored: Any,
     ) -> None:
         self.clock = VirtualClock()
@@ -98,7 +99,7 @@ class Rig:
         branch.renew()
         self.delivery = SinkWriter(
             pipeline="p",
-            branch=branch,
+            branch=several or branch,
             store=self.store,
             host=Host(discover=False),
             offset=Offset(partitions=dict.fromkeys(partitions or (SOLE,), slot)),
@@ -367,6 +368,32 @@ def test_a_sink_that_lost_changes_in_a_pause_is_found_behind(tmp_path, monkeypat
     sink.there = Position(0x40)
     with pytest.raises(DestinationBehind):
         two_sinks(tmp_path, OnePosition(), sink).open()
+
+
+def test_wal_without_changes_is_not_kept_for_a_paused_sink(tmp_path, monkeypatch):
+    sinks, six = [OnePosition(), OnePosition()], Position(6 * 2**30)
+    fan = two_sinks(tmp_path, *sinks)
+    rig = Rig(several=fan, position=Position(0x50))
+    fan.open()
+    early, late = transactions(2)
+    rig.delivery.write([early])
+    rig.delivery.flush()
+    rig.delivery.advance(SOLE, six)
+    again = two_sinks(tmp_path, *sinks, load=lambda: rig.stored)
+    again.open()
+    monkeypatch.setattr(sinks[1], "write", raising(SinkError("no")))
+    lsns = {name: six.end_lsn + n for n, name in enumerate(("begin_lsn", "commit_lsn", "end_lsn"))}
+    late = msgspec.structs.replace(late, **lsns)
+    rig.delivery.write([late])
+    again.write(Batch(parts=[late], position=late.position(six), events=1))
+    for each in (fan, again):
+        each.flush()
+        each.maintain()
+        assert each.branches[1].paused is not None
+        assert [dict(branch.durable) for branch in each.branches] == [
+            {SOLE: late.position(six)},
+            {SOLE: six},
+        ]
 
 
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])

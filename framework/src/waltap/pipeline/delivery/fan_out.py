@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
@@ -116,6 +116,12 @@ class FanOut(Sink):
             with self._pausing(branch, may=bool(stored)):
                 branch.open(progress.get(branch.name), stored, repairs=self._repairs)
         return self._slowest() if stored and self.capabilities.exactly_once else None
+
+    def advance(self, partition: str, position: Position) -> None:
+        """Record that no change is left before ``position``: each sink has all of them."""
+        self._written = self._written.advanced(partition, position)
+        for branch in self.branches:
+            branch.advance(partition, position)
 
     def forget(self, oid: int) -> None:
         for branch in self.branches:

@@ -115,6 +115,9 @@ class SinkBranch:
         """Return whether transforms or converters see the rows before the sink."""
         return bool(self.chain.batches)
 
+    def advance(self, partition: str, position: Position) -> None:
+        """Record that no change for the sink is left before ``position``."""
+
     def forget(self, oid: int) -> None:
         """Drop the state of a dropped relation, here and in the sink."""
         if self.format is not None:
@@ -248,9 +251,10 @@ class PositionedBranch(SinkBranch):
         stored: Positions,
         stored_position: Position | Positions | None = None,
     ) -> None:
-        known = {**stored, **(progress.positions if progress else {})}
-        if stored:
-            for name, position in Positions.of(stored_position, next(iter(stored))).items():
+        known = dict(stored)
+        own = dict(Positions.of(stored_position, next(iter(stored)))) if stored else {}
+        for positions in (progress.positions if progress else {}, own):
+            for name, position in positions.items():
                 known[name] = max(known.get(name, position), position)
         self.written = self._given = self.durable = Positions(known)
         self._stored_positions = Positions(progress.sink_positions if progress else {})
@@ -262,6 +266,10 @@ class PositionedBranch(SinkBranch):
     def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
         self.written = self._given = self.durable = self._stored_positions = Positions()
+
+    def advance(self, partition: str, position: Position) -> None:
+        self.written = self.written.advanced(partition, position)
+        self.durable = self.durable.advanced(partition, position)
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""

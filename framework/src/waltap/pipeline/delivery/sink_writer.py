@@ -483,6 +483,7 @@ class SinkWriter:
         nothing for the sink.
         """
         self.written = self.written.advanced(partition, max(self.written[partition], position))
+        self._branch.advance(partition, position)
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
         self.counts.calls.oldest_commit_ms = None
         self._advance(Positions({partition: position}), self.signals)
