@@ -465,6 +465,31 @@ def test_a_flush_moves_as_far_as_is_acknowledged_with_the_state_of_then():
     assert not rig.delivery.due(0)
 
 
+def test_the_stored_end_of_the_last_transaction_is_of_the_stored_position(monkeypatch):
+    sink, parts = Acknowledged(), transactions(3)
+    for number, part in enumerate(parts):
+        part.commit_ts = (number + 1) * 1_000_000
+    rig = Rig(sink=sink)
+    for part in parts[:2]:
+        rig.delivery.write([part])
+
+    def stored() -> tuple[int, int | None, int | None]:
+        rig.delivery.flush()
+        found = rig.delivery.offset.sole
+        return found.position.end_lsn, found.previous_end_lsn, found.as_of_ms
+
+    sink.upto = sink.numbers[0]
+    assert stored()[:2] == (parts[0].end_lsn,) * 2
+    monkeypatch.setattr(sink, "write", raising(SinkError("no")))
+    with pytest.raises(SinkError):
+        rig.delivery.write([parts[2]])
+    sink.upto = sink.numbers[1]
+    end_lsn = parts[1].end_lsn
+    assert stored() == (end_lsn, end_lsn, 2000)
+    rig.delivery.advance(SOLE, Position(2**40))  # no transaction ends there
+    assert stored()[:2] == (2**40, end_lsn)
+
+
 def test_one_of_several_sinks_is_waited_for_until_its_batches_are_acknowledged(monkeypatch):
     sink, (part,) = Acknowledged(), transactions(1)
     batch = Batch(parts=[part], position=part.position(Position(0x10)), events=1, number=7)

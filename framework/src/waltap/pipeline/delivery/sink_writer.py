@@ -178,12 +178,11 @@ class SinkWriter:
         self._in_write = True
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
-        given = self._batch(parts, partition or self.partition, snapshot=snapshot)
-        reached = given.position
+        given = whole = self._batch(parts, partition or self.partition, snapshot=snapshot)
         if self._ahead and not snapshot:
-            given = self._undelivered(given)
+            given = self._undelivered(whole)
             if not given.parts:
-                self._pass(given.partition, reached)
+                self._pass(whole)
                 return
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
@@ -197,7 +196,7 @@ class SinkWriter:
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._in_write = False
-        self._reach(batch.partition, reached)
+        self._reach(whole)
         if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
@@ -213,12 +212,22 @@ class SinkWriter:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
 
-    def _reach(self, partition: str, position: Position) -> None:
-        """Record that the sink has everything up to ``position``."""
-        self.written = self.written.advanced(partition, position)
-        if self._ahead and position >= self._ahead.get(partition, START):
+    def _reach(self, batch: Batch) -> None:
+        """Record that the sink has everything up to the end of ``batch``."""
+        parts, partition, end_lsn = batch.parts, batch.partition, None
+        transactions = [parts.last] if isinstance(parts, TransactionRun) else transactions_in(parts)
+        for part in reversed(transactions):
+            if part.complete:
+                end_lsn = part.end_lsn if end_lsn is None else end_lsn
+                if part.commit_ts:
+                    self._committed_ms[partition] = part.commit_ts // 1000
+                    break
+        if end_lsn is not None:
+            self.previous_end_lsn[partition] = end_lsn
+        self.written = self.written.advanced(partition, batch.position)
+        if self._ahead and batch.position >= self._ahead.get(partition, START):
             self._ahead.pop(partition, None)
-        gone = self._on_written(position.end_lsn)
+        gone = self._on_written(batch.position.end_lsn)
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
 
@@ -234,12 +243,12 @@ class SinkWriter:
         position, events = max(ahead, batch.position), events_in(parts)
         return msgspec.structs.replace(batch, parts=parts, position=position, events=events)
 
-    def _pass(self, partition: str, position: Position) -> None:
+    def _pass(self, batch: Batch) -> None:
         """Pass a batch that the sink has; its signals are acted on now."""
         self._in_write = False
-        self._reach(partition, position)
+        self._reach(batch)
         if self.unflushed_since is None:
-            self._advance(Positions({partition: position}), self.signals)
+            self._advance(Positions({batch.partition: batch.position}), self.signals)
 
     def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
@@ -287,15 +296,6 @@ class SinkWriter:
     def _batch(self, parts: Sequence[Part], partition: str, *, snapshot: bool) -> Batch:
         run = parts if isinstance(parts, TransactionRun) else None
         transactions = [run.last] if run else transactions_in(parts)
-        end_lsn: int | None = None
-        for part in reversed(transactions):
-            if part.complete:
-                end_lsn = part.end_lsn if end_lsn is None else end_lsn
-                if part.commit_ts:
-                    self._committed_ms[partition] = part.commit_ts // 1000
-                    break
-        if end_lsn is not None:
-            self.previous_end_lsn[partition] = end_lsn
         return Batch(
             parts=run or list(parts),
             position=position_after(run or transactions, self.written[partition]),
@@ -506,6 +506,8 @@ class SinkWriter:
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
                 as_of_ms = self._committed_ms.get(name, as_of_ms)
+            elif position.end_lsn != before.position.end_lsn:
+                previous = position.end_lsn
             passed = self.overlap_until is not None and position.end_lsn > self.overlap_until
             partitions[name] = msgspec.structs.replace(
                 before,
