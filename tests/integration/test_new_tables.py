@@ -9,7 +9,9 @@ from tests.harness.servers.postgres import Database
 
 from waltap.errors import WaltapError
 from waltap.pipeline.stages.new_tables import TablesNotStreamed
+from waltap.ports.offsets.file_store import FileOffsetStore
 from waltap.ports.offsets.gaps import GapCertificates
+from waltap.ports.offsets.offset import Offset, OffsetUnwritable
 from waltap_postgres.errors import IdentityMissing
 from waltap_postgres.replication.publications import PublicationSet
 
@@ -161,6 +163,27 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     )  # it stopped before that was stored
     assert run(pipeline) == []
     assert 51 in destination.ids("fresh", "c")
+
+
+def test_a_request_for_rows_that_cannot_be_stored_ends_the_run_with_its_cause(
+    old, pipeline, monkeypatch
+):
+    pipeline.settings |= FILTERED | SNAPSHOT
+    run(pipeline)
+    store, room = FileOffsetStore.store, [False]
+
+    def full(self: FileOffsetStore, offset: Offset) -> None:
+        if offset.signals.get("queue") and not room[0]:
+            room[0] = True  # of another try
+            raise OffsetUnwritable("no space left", path="x")
+        store(self, offset)
+
+    monkeypatch.setattr(FileOffsetStore, "store", full)
+    with pytest.raises(OffsetUnwritable), pipeline.running() as there:
+        made(old)
+        there.join()
+    with pipeline.running() as there:
+        there.until(lambda: len(pipeline.destination.ids("fresh")) >= 50, "the rows")
 
 
 @pytest.mark.parametrize(("policy", "event"), [("warn", "incomplete"), ("snapshot", "snapshot")])

@@ -231,7 +231,7 @@ class NewTables:
             return
         self.save_known()
         tables, published = tables_of(connector), published_by(connector)
-        with suppress(WaltapError):
+        with suppress(SourceError):
             present, older = tables.existing_tables(), self._known.streamed_as
             self._polls += 1
             if self._polls % POLLS_PER_ANSWER == 0:
