@@ -184,7 +184,15 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(databa
     assert gaps(pipeline).open() == []
 
 
-def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path):
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (["public.a"], ["public.b"], ("public.a", "public.b")),
+        ([], ["public.b"], ()),
+    ],
+    ids=["named", "of all tables"],
+)
+def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path, first, second, wanted):
     def gap(identifier: str, end: str, *tables: str) -> CaptureGap:
         ends = [GapEnd(lsn=lsn, timeline=1, system_id="7") for lsn in ("0/10", end)]
         return CaptureGap(
@@ -193,10 +201,10 @@ def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path):
         )  # fmt: skip
 
     found = GapCertificates(tmp_path)
-    found.note(gap("1", "0/20", "public.a"))
-    found.note(gap("2", "0/30", "public.b"))
+    found.note(gap("1", "0/20", *first))
+    found.note(gap("2", "0/30", *second))
     (kept,) = found.all()
-    assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", ("public.a", "public.b"))
+    assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", wanted)
 
 
 def test_the_command(pipeline, tmp_path):

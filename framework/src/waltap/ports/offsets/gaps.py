@@ -115,7 +115,9 @@ class GapCertificates:
             source = (known.slot, known.begin.system_id) == (gap.slot, gap.begin.system_id)
             again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
             if source and (again or known.begin.lsn == gap.begin.lsn):
-                tables = tuple(dict.fromkeys((*known.tables, *gap.tables)))
+                # A certificate without names is about all tables.
+                named = known.tables and (*known.tables, *gap.tables)
+                tables = tuple(dict.fromkeys(named))
                 merged = msgspec.structs.replace(known, end=gap.end, tables=tables)
                 self.keep(merged)
                 return merged
