@@ -1,9 +1,11 @@
 """Events that cannot be delivered, through whole pipelines on real servers: kept, looked at, redelivered."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from tests.harness.command import waltap
 from tests.harness.dead_letters import KEEP, dead_letters, dead_letters_of, verified
 from tests.harness.json_lines import records
 from tests.harness.kafka import create, limit, read_all
@@ -246,6 +248,27 @@ def test_a_value_that_cannot_be_converted_becomes_a_dead_letter(to_lines):
     answer = dead_letters(to_lines, "redeliver")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert _written(to_lines) == [1, 3, 2]
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["by the command", "by the run"])
+def test_a_redelivery_reads_values_back_that_the_server_did_not_send(to_lines, running):
+    to_lines.database.execute(
+        "ALTER TABLE n ADD body text; ALTER TABLE n ALTER body SET STORAGE EXTERNAL;"
+        "INSERT INTO n SELECT i, 1, repeat('x', 3000) FROM generate_series(1, 2) i"
+    )
+    to_lines.tables["transforms"] = [{"type": "reselect-columns"}]
+    to_lines.settings |= {"event.converting.failure.handling.mode": "dead_letter"}
+    to_lines.catch_up()
+    to_lines.deliver("UPDATE n SET v = 'NaN' WHERE id = 2")
+    assert len(dead_letters_of(to_lines)) == 1
+    del to_lines.settings["event.converting.failure.handling.mode"]
+    file = to_lines.file()
+    file.write_text(file.read_text() + '[[transforms]]\ntype = "reselect-columns"\n')
+    with to_lines.running() if running else nullcontext():
+        answer = waltap("dead-letters", "redeliver", file, cwd=to_lines.folder)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+    (found,) = records(to_lines.folder / "events.jsonl")
+    assert found["value"]["after"] == {"id": 2, "v": None, "body": "x" * 3000}
 
 
 @pytest.mark.parametrize(("mode", "tolerance"), [("skip", "none"), (None, "all")])

@@ -207,3 +207,5 @@ def _redelivered(
         yield from (answer.dead_letters or {}).items()
         if not answer.ok or not answer.accepted:
             raise RedeliveryUndone(answer.reason) from None
+    finally:
+        stages.close()

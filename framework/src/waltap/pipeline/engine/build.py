@@ -130,6 +130,7 @@ class PipelineStages:
             self.types,
             self._forget,
             self.memory,
+            lambda: self.open_connector(MadeByRun()),
             debezium=profile.debezium,
         )
         self.conversions = ColumnConversions(
@@ -168,11 +169,9 @@ class PipelineStages:
             transforms=(),
             properties=SinkBranchProperties(),
         )
-        self.branch: SinkBranch | FanOut
-        if profile.branches:
-            self.branch = self._fan_out()
-        else:
-            self.branch = self._branch(SinkBranch, only)
+        self.branch: SinkBranch | FanOut = (
+            self._fan_out() if profile.branches else self._branch(SinkBranch, only)
+        )
         self.branch.renew()
 
     @property
@@ -182,6 +181,14 @@ class PipelineStages:
     @property
     def branches(self) -> Sequence[SinkBranch]:
         return self.branch.branches if isinstance(self.branch, FanOut) else [self.branch]
+
+    def close(self) -> None:
+        """Close the connections of stages outside of a run."""
+        try:
+            self.dead_letters.close()
+        finally:
+            if self.relations.connector is not None:
+                self.relations.connector.close()
 
     def renew_sink(self) -> None:
         try:

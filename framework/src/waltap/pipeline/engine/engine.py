@@ -343,7 +343,7 @@ class Engine:
                         Redelivery(own.dead_letters.store, own.branches, own.store, state.clock),
                     )
                 finally:
-                    own.dead_letters.close()
+                    own.close()
             except StopRequested:
                 state.leadership.check()  # waits end, too, when the lease is lost
                 return

@@ -48,9 +48,10 @@ class _KnownRelation:
 class DescribedRelations:
     """Know the relations of a run.
 
-    ``connector`` describes them, and changes with every reconnect. ``forget_in_branches`` gets the OID
-    of a dropped relation after all its rows were written. ``memory`` has the tables' earlier columns: a
-    version that lost a mask is refused before it is described.
+    ``connector`` describes them, and changes with every reconnect; ``connect`` makes one that is needed
+    outside of a run, and asks it (`ask`). ``forget_in_branches`` gets the OID of a dropped relation after
+    all its rows were written. ``memory`` has the tables' earlier columns: a version that lost a mask is
+    refused before it is described.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class DescribedRelations:
         types: TypeRegistry,
         forget_in_branches: Callable[[int], None],
         memory: RelationMemory,
+        connect: Callable[[], Connector],
         *,
         debezium: bool,
     ) -> None:
@@ -71,6 +73,7 @@ class DescribedRelations:
         keyless = "a key that no row has" if debezium else "no key and no tombstone"
         self._keyless = f"deletes have {keyless}, and changes of the key are not seen"
         self.connector: Connector | None = None
+        self._connect = connect
         self._known: dict[int, dict[Relation, _KnownRelation]] = {}
         self._last_seen: dict[str, Relation] = {}
         self._warned: set[IdentityWarning] = set()
@@ -85,14 +88,18 @@ class DescribedRelations:
     def ask(self, connector: Connector) -> None:
         self.connector = connector
 
+    def _present_connector(self) -> Connector:
+        if self.connector is None:
+            self.connector = self._connect()
+        return self.connector
+
     def describe(self, relation: Relation) -> Relation:
         """Complete a relation once per version. Raises: MaskLost, MaskUnfit."""
         known = self._version(relation)
         if known.described is None:
             described = relation
             if relation.primary_key is None:
-                assert self.connector is not None
-                described = self.connector.describe(relation)
+                described = self._present_connector().describe(relation)
             self._memory.check(described)
             self._refuse_unmasked(described)
             known.described = described
@@ -138,8 +145,7 @@ class DescribedRelations:
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types."""
-        assert self.connector is not None
-        renewed = self.connector.renew(relation)
+        renewed = self._present_connector().renew(relation)
         if renewed is not relation:
             self.announced(renewed)
         return renewed
@@ -156,10 +162,10 @@ class DescribedRelations:
             key: Sequence[str],
             keys: Sequence[Tuple],
         ) -> list[Tuple]:
-            assert self.connector is not None
-            if not isinstance(self.connector, RowReadingSource):
+            connector = self._present_connector()
+            if not isinstance(connector, RowReadingSource):
                 raise SourceLacks("this source reads no rows by their keys")
-            return self.connector.rows_now(relation, columns, key, keys)
+            return connector.rows_now(relation, columns, key, keys)
 
         return SourceTransformContext(
             label=label,
