@@ -28,7 +28,7 @@ from waltap.services.dead_letters.dead_letter import (
     record_form,
     record_of,
 )
-from waltap.services.dead_letters.store import DeadLetterStore, DeadLettersUnusable
+from waltap.services.dead_letters.store import FILE, DeadLetterStore, DeadLettersUnusable
 from waltap_testing.workload import ITEMS
 
 from .test_pieces import transaction
@@ -79,6 +79,20 @@ def test_what_is_dropped_is_gone_while_another_process_adds(tmp_path):
     engine.put([dead_letter(1), dead_letter(3)])
     found = {each.id: each.attempts for each in command.all()}
     assert found == {"1A0-2": 1, "1A0-1": 1, "1A0-3": 1}
+
+
+def test_a_file_that_has_the_inode_of_the_replaced_one_is_read_from_its_start(tmp_path):
+    engine, command, file = DeadLetterStore(tmp_path), DeadLetterStore(tmp_path), tmp_path / FILE
+    engine.put([dead_letter(n) for n in range(5)])
+    first = tmp_path / "first"
+    first.hardlink_to(file)
+    command.drop({"1A0-0"})
+    command.put([dead_letter(n, "another") for n in range(5)])
+    first.write_bytes(file.read_bytes())
+    first.replace(file)
+    engine.put([dead_letter(0)])
+    assert [(each.id, each.attempts) for each in engine.all()][-1] == ("1A0-0", 1)
+    assert len(engine.all()) == 10
 
 
 def test_a_redelivered_letter_is_marked(tmp_path):

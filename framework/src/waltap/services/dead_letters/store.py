@@ -42,6 +42,8 @@ class DeadLetterStore:
         self._known: dict[str, _DeadLetterSummary] = {}
         self._read: tuple[int, int] = 0, 0
         """Inode of the file, and the size that was read."""
+        # How often `drop` had replaced the file: a later file may have an inode again.
+        self._replaced = 0
 
     def all(self) -> list[DeadLetter]:
         """Return the dead letters in order of their first refusal."""
@@ -70,12 +72,13 @@ class DeadLetterStore:
 
     def drop(self, identifiers: Collection[str]) -> int:
         """Delete dead letters and return their number."""
-        with self._guarded(), self._locked():
+        with self._guarded(), self._locked() as lock:
             every = self._every()
             remaining = [
                 dead_letter for dead_letter in every.values() if dead_letter.id not in identifiers
             ]
             if len(remaining) < len(every):
+                os.write(lock, b".")
                 # a crash leaves either the old file or the whole new one
                 replace_durably(self._path, _lines(remaining))
         return len(every) - len(remaining)
@@ -136,12 +139,16 @@ class DeadLetterStore:
         self._read = found.st_ino, read + complete
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[int]:
+        """Yield the lock, whose size counts the replaced files."""
         private_folder(self.folder)
-        descriptor = private(self.folder / LOCK, os.O_RDWR | os.O_CREAT)
+        descriptor = private(self.folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            replaced = os.fstat(descriptor).st_size
+            if replaced != self._replaced:
+                self._known, self._read, self._replaced = {}, (0, 0), replaced
+            yield descriptor
         finally:
             os.close(descriptor)
 
