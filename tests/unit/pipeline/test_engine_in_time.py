@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 import tracemalloc
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -471,6 +472,18 @@ SETTLED = 2
 """Rounds after which caches and buffers have what they ever need."""
 GROWTH = 4 * 1024
 """Octets at most: one round delivers 120 transactions in 2400 polls, any object kept of each would be more."""
+
+
+@pytest.mark.parametrize("error", [None, SinkError("no")], ids=["ended", "failed"])
+def test_a_run_leaves_no_observer_behind(new, monkeypatch, error):
+    pipeline = new()
+    if error is not None:
+        monkeypatch.setattr(_SimulatedSink, "open", raising(error))
+    engine = pipeline.engine(max_seconds=10.0)
+    for _ in range(2):
+        with pytest.raises(SinkError) if error else nullcontext():
+            engine.run()
+    assert [plugin.name for plugin in engine.host.plugins()] == ["observed"]
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(24, marks=pytest.mark.exhaustive)])

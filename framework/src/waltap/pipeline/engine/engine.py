@@ -157,7 +157,6 @@ class Engine:
             confirmable=confirmable,
         )
         self._run = PipelineRun(state, ready_file)
-        host.register(self._run.journal, f"journal of run {self.run_id}")
 
     @property
     def state(self) -> str:
@@ -242,6 +241,8 @@ class Engine:
         """
         run, state, name = self._run, self._run.state, self.profile.name
         run.begin()
+        journal = f"journal of run {self.run_id}"
+        self.host.register(run.journal, journal)
         try:
             with suppress(StopRequested):
                 while not self._tenure_ended():
@@ -257,6 +258,8 @@ class Engine:
             if blamed is error:
                 raise
             raise blamed from error
+        finally:
+            self.host.unregister(journal)
 
     def _tenure_ended(self) -> bool:
         """Run while this process may; return whether the run has ended.
