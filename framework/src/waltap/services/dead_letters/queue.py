@@ -57,8 +57,11 @@ class DeadLetterCopies:
 
     def close(self) -> None:
         sink, self._sink = self._sink, None
-        if sink is not None:
-            sink.close()
+        try:
+            if sink is not None:
+                sink.close()
+        except SinkError as error:  # each copy is durable, and an earlier error counts more
+            log.warning("the sink of dead letters: %s", error)
 
     @staticmethod
     def _write(sink: Sink, batch: Batch) -> None:
