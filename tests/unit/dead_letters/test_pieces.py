@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.simulated import raising
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.events.event import Record
@@ -28,10 +29,11 @@ from waltap.ports.sink.refusal import (
     failing,
     less,
 )
+from waltap.ports.sink.sink import NullSink, SinkContext
 from waltap.ports.transforms.rewrite import rewrite_columns
 from waltap.services.dead_letters.dead_letter import FailureHandling, FailurePolicy
 from waltap.services.dead_letters.poison_events import PoisonEventHandler
-from waltap.services.dead_letters.queue import DeadLetterQueue
+from waltap.services.dead_letters.queue import DeadLetterCopies, DeadLetterQueue
 from waltap.services.dead_letters.store import DeadLetterStore
 from waltap_testing.simulation import VirtualClock
 from waltap_testing.workload import ITEMS
@@ -215,8 +217,13 @@ def records_by(keys: str) -> Callable[[Batch], Batch]:
 @pytest.mark.parametrize("keys", ["aaaa", "    ", "abca", "abcd"])
 def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(tmp_path, keys):
     undeliverable, store = kept_of(tmp_path)
-    whole, make = batch(transaction(4, 0, 0x180)), records_by(keys)
-    own = make(whole)
+    whole, render, rendered = batch(transaction(4, 0, 0x180)), records_by(keys), list[int]()
+    own = render(whole)
+
+    def make(given: Batch) -> Batch:
+        rendered.append(given.events)
+        return render(given)
+
     for bad in (b"0", b"1", b"3"):
         index = [record.value for record in own.records or ()].index(bad)
         refusal = RecordsRefused([RefusedEvent(index=index, error=SinkError("too large"))])
@@ -227,6 +234,18 @@ def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(tmp_p
         for each in store.all()
     ]
     assert found == [(0, "0", "0"), (1, "1", "1"), (3, "3", "3")]
+    assert sum(rendered) == 4, "each event once, for all refusals"
+
+
+def test_a_copy_whose_sink_fails_in_its_close_too_reports_the_first_failure(tmp_path, monkeypatch):
+    sink = NullSink(None, SinkContext(pipeline="p", state_dir=tmp_path))
+    copies = DeadLetterCopies(lambda: sink, "letters")
+    copies([])
+    monkeypatch.setattr(sink, "close", raising(SinkError("close")))
+    copies.close()
+    monkeypatch.setattr(sink, "flush", raising(SinkError("flush")))
+    with pytest.raises(SinkError, match="flush"):
+        copies([])
 
 
 def test_changes_that_are_refused_one_by_one_are_kept_as_the_server_sent_them(tmp_path):

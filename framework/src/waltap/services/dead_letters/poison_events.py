@@ -119,11 +119,12 @@ class PoisonEventHandler:
         self, batch: "_RenderedBatch", error: RecordsRefused, refused: "_Refused"
     ) -> "list[_PoisonEvent]":
         given, records = batch.given, batch.whole.records or ()
-        origins = self._origins(given, records, batch.make, max(refused, default=-1))
+        if batch.origins is None:
+            batch.origins = self._origins(given, records, batch.make)
         cases = []
         for index, each in sorted(refused.items()):
             record = records[index]
-            where, nth = origins.get(index, (None, index))
+            where, nth = batch.origins.get(index, (None, index))
             if where is None:
                 # a record of no event, such as the BEGIN of a transaction
                 location = EventLocation(
@@ -137,20 +138,16 @@ class PoisonEventHandler:
                 cases.append(self._case(given, where, error, each.error, record, nth))
         return cases
 
-    def _origins(
-        self, given: Batch, records: Sequence[Record], make: Make, last: int
-    ) -> "dict[int, tuple[BatchLocation, int | None]]":
-        """Return the event of each record up to ``last``.
+    def _origins(self, given: Batch, records: Sequence[Record], make: Make) -> "_Origins":
+        """Return the event of each record.
 
         With it comes the record's index among the event's records, None for an only record. Records
         of no event, such as the BEGIN of a transaction, are missing.
         """
         # an event that is rendered alone gives the same records in the same order
-        origins: dict[int, tuple[BatchLocation, int | None]] = {}
+        origins: _Origins = {}
         savepoint, at = self._order.savepoint(), 0
         for where in every_event(given.parts):
-            if at > last:
-                break
             made = self._made_alone(given, where, make)
             of_event = made.records if made is not None and made.records is not None else ()
             for nth, record in enumerate(of_event):
@@ -267,6 +264,9 @@ class PoisonEventHandler:
 _Refused = dict[int, RefusedEvent]
 """Number in the rendered batch → refusal."""
 
+_Origins = dict[int, tuple[BatchLocation, int | None]]
+"""Number of a record → its event, as `PoisonEventHandler._origins` finds it."""
+
 
 class _RenderedBatch(msgspec.Struct):
     """A batch that a sink refuses in part, perhaps one event after the other.
@@ -282,6 +282,8 @@ class _RenderedBatch(msgspec.Struct):
     whole: Batch
     # the numbers in `whole` of the records, or events, of `own`
     remaining: list[int]
+    # of the records, after the first refusal
+    origins: _Origins | None = None
 
     @classmethod
     def of(cls, given: Batch, own: Batch, make: Make) -> "_RenderedBatch":
