@@ -6,7 +6,15 @@ from tests.harness.changelog import relation
 
 from waltap.changes.decode.message import Insert
 from waltap.changes.transactions.position import Position
-from waltap.changes.transactions.transaction import Heartbeat, TransactionPart, remaining
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    TransactionPart,
+    events_in,
+    position_after,
+    remaining,
+    undelivered,
+)
 
 T = relation("public.t", [("id", "int4")])
 
@@ -63,3 +71,24 @@ def test_a_transaction_may_be_cut_elsewhere_the_second_time(parts, data):
 def test_rows_and_signs_of_life_remain():
     beat = Heartbeat(ts=1)
     assert remaining([beat], Position(1000)) == [beat]
+
+
+@given(streams(), st.data())
+def test_what_is_undelivered_moves_the_position_of_the_destination_on(parts, data):
+    """What ended at that position does not come again: the table list is another one."""
+    taken = data.draw(st.integers(0, len(parts)))
+    start = Position(100)
+    delivered = position_after(parts[:taken], start)
+    lost = data.draw(st.sets(st.sampled_from(range(taken)))) if taken else set()
+    again = [part for at, part in enumerate(parts) if at not in lost]
+    before, reached = start, delivered
+    for part in again:
+        before = part.position(before)
+        batch = Batch(parts=[part], position=before, events=len(part.changes))
+        missing = undelivered(batch, reached)
+        assert missing.position >= reached
+        assert missing.events == events_in(missing.parts)
+        if missing.parts:
+            assert missing.ends_transaction == part.complete
+        reached = missing.position
+    assert reached == position_after(parts, start)

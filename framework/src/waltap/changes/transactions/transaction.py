@@ -354,6 +354,19 @@ def remaining(parts: Iterable[Part], delivered: Position) -> list[Part]:
     return missing
 
 
+def undelivered(batch: Batch, delivered: Position) -> Batch:
+    """Return ``batch`` without the changes that a destination at ``delivered`` has.
+
+    Without changes, as a heartbeat, it has that position if it is later: the destination must not
+    store an older one.
+    """
+    parts = remaining(batch.parts, delivered)
+    changed = transactions_in(parts)
+    # Changes move that position on, also where the batch counts from an earlier one.
+    position = position_after(changed, delivered) if changed else max(delivered, batch.position)
+    return msgspec.structs.replace(batch, parts=parts, position=position, events=events_in(parts))
+
+
 def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
     """Return ``part`` without the changes numbered below ``index``.
 

@@ -15,7 +15,7 @@ from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, Notification, events_in, remaining
+from waltap.changes.transactions.transaction import Batch, Notification, undelivered
 from waltap.clock import Clock
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component
@@ -298,19 +298,11 @@ class PositionedBranch(SinkBranch):
             self._counted[batch.partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
-        """Return the events of ``batch`` that the sink lacks.
-
-        A batch without changes, such as a heartbeat, has the sink's position if that is ahead: the
-        sink must not store an older one.
-        """
-        written = self.written.get(batch.partition, batch.position)
-        parts = list(batch.parts)
-        if batch.partition in self.written and not batch.snapshot:
-            parts = remaining(parts, written)
-        position, events = max(written, batch.position), events_in(parts)
-        return msgspec.structs.replace(
-            batch, parts=parts, position=position, events=events, records=None
-        )
+        """Return the events of ``batch`` that the sink lacks."""
+        written = self.written.get(batch.partition)
+        missing = batch if written is None else undelivered(batch, written)
+        # A list of its own: transforms may change it.
+        return msgspec.structs.replace(missing, parts=list(missing.parts), records=None)
 
     def notify(
         self,
