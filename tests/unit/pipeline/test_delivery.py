@@ -396,6 +396,50 @@ def test_wal_without_changes_is_not_kept_for_a_paused_sink(tmp_path, monkeypatch
         ]
 
 
+def test_wal_without_changes_takes_no_sink_back_that_is_ahead(tmp_path):
+    """After a restart the stream is at the position of the slowest sink."""
+    early, late = transactions(2)
+    start, ahead = Position(early.end_lsn), Position(late.end_lsn)
+    stored = Positions({SOLE: start})
+    BranchPositions(tmp_path / "sinks.json").store(
+        {"a": SinkProgress(positions={SOLE: ahead}), "b": SinkProgress(positions={SOLE: start})},
+        stored,
+    )
+    sinks = [OnePosition(), OnePosition()]
+    fan = two_sinks(tmp_path, *sinks, load=lambda: stored)
+    fan.open()
+    rig = Rig(several=fan, position=start)
+    between = Position(early.end_lsn + 1)
+    assert start < between < ahead
+    rig.delivery.advance(SOLE, between)
+    for branch in fan.branches:
+        assert branch.written == branch.durable == {SOLE: ahead if branch.name == "a" else between}
+    rig.delivery.write([late])
+    assert [sink.accepted for sink in sinks] == [None, ahead]
+    fan.advance(SOLE, between)
+    assert fan.flush() == {SOLE: ahead}
+
+
+def test_a_batch_without_changes_moves_no_sink_of_several_beyond_the_offset(tmp_path):
+    """After a kill the sinks themselves are ahead, and keep what they have."""
+    (part,) = transactions(1)
+    stored, ahead = Positions({SOLE: Position(0x50)}), Positions({SOLE: Position(part.end_lsn)})
+    sinks = [OnePosition(), OnePosition()]
+    fan = two_sinks(tmp_path, *sinks, load=lambda: stored)
+    for sink in sinks:
+        sink.open = lambda: ahead  # type: ignore[assignment]
+    fan.open()
+    rig = Rig(several=fan, position=stored[SOLE], delivered=ahead)
+    rig.delivery.write([Heartbeat(ts=1)])
+    assert [sink.accepted for sink in sinks] == [ahead[SOLE]] * 2
+    rig.delivery.flush()
+    assert set(BranchPositions(tmp_path / "sinks.json").load(stored)) == {"a", "b"}
+    rig.delivery.write([part])
+    rig.delivery.flush()
+    rig.delivery.advance(SOLE, ahead[SOLE])
+    assert rig.stored == ahead
+
+
 @pytest.mark.parametrize("error", [SinkError("no room"), OffsetError("no room")])
 def test_after_a_flush_or_an_offset_that_failed_there_is_no_other(monkeypatch, error):
     rig, (part,) = Rig(), transactions(1)

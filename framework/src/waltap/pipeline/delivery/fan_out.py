@@ -125,6 +125,7 @@ class FanOut(Sink):
 
     def forget(self, oid: int) -> None:
         for branch in self.branches:
+        position = max(position, self._written.get(partition, position))
             branch.forget(oid)
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:

@@ -268,8 +268,11 @@ class PositionedBranch(SinkBranch):
         self.written = self._given = self.durable = self._stored_positions = Positions()
 
     def advance(self, partition: str, position: Position) -> None:
-        self.written = self.written.advanced(partition, position)
-        self.durable = self.durable.advanced(partition, position)
+        # The sink may be ahead: it would get twice what it has.
+        written = max(position, self.written.get(partition, position))
+        durable = max(position, self.durable.get(partition, position))
+        self.written = self.written.advanced(partition, written)
+        self.durable = self.durable.advanced(partition, durable)
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
