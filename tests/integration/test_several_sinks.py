@@ -250,6 +250,24 @@ def test_rows_of_a_snapshot_reach_a_paused_sink_that_works_again(pausing):
     assert other.ids("t") == [1, 1]
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_rows_of_a_snapshot_for_a_paused_sink_end_the_run_with_its_error(pausing, retries):
+    """It has the remedy."""
+    other, database = pausing.others["other"], pausing.database
+    pausing.branches[1]["pause.retry.ms"] = 3_600_000
+    pausing.catch_up()
+    other.before_write = other.before_open = raising(Shaken("the service is down"))
+    settings = {"read.only": "true", "errors.max.retries": retries}
+    with pytest.raises(Shaken, match="the service is down"), pausing.running(**settings) as run:
+        database.execute("INSERT INTO t VALUES (1)")
+        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
+        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(30)
+        run.join()
+    other.before_write = other.before_open = lambda *_arguments: None
+    pausing.catch_up()
+    assert 1 in other.ids("t")
+
+
 def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):
     other, database = pausing.others["other"], pausing.database
     database.execute("INSERT INTO t VALUES (1)")

@@ -194,11 +194,9 @@ class FanOut(Sink):
             if branch.paused is not None:
                 if not _reads(batch):
                     continue
-                if branch.paused.retry is RetryVerdict.SAME_BATCH:  # it is closed by now
-                    raise SinkReturned(
-                        f"rows of a snapshot come for {branch.name}, which is paused "
-                        f"({branch.paused.problem})"
-                    )
+                if branch.paused.retry is RetryVerdict.SAME_BATCH:
+                    # The sink is closed by now, and another one gets the batch.
+                    branch.paused.retry = RetryVerdict.RECONNECT  # type: ignore[misc] # of this error
                 raise branch.paused
             with self._pausing(branch, batch):
                 call(branch)
