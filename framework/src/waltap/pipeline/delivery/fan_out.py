@@ -13,7 +13,13 @@ from dataclasses import replace
 from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import Position, Positions
-from waltap.changes.transactions.transaction import Batch, Notification, SnapshotRows
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Notification,
+    SnapshotRows,
+    position_after,
+    transactions_in,
+)
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
 from waltap.pipeline.delivery.sink_branch import Attempt, PositionedBranch
@@ -119,13 +125,13 @@ class FanOut(Sink):
 
     def advance(self, partition: str, position: Position) -> None:
         """Record that no change is left before ``position``: each sink has all of them."""
+        position = max(position, self._written.get(partition, position))
         self._written = self._written.advanced(partition, position)
         for branch in self.branches:
             branch.advance(partition, position)
 
     def forget(self, oid: int) -> None:
         for branch in self.branches:
-        position = max(position, self._written.get(partition, position))
             branch.forget(oid)
 
     def downstream_progress(self) -> Sequence[DownstreamProgress]:
@@ -201,7 +207,11 @@ class FanOut(Sink):
             with self._pausing(branch, batch):
                 call(branch)
             served.add(branch.name)
-        self._written = self._written.advanced(batch.partition, batch.position)
+        # By the changes alone: other batches may have the position of a sink that is ahead of the offset.
+        reached = self._written.get(batch.partition, batch.position)
+        changed = transactions_in(batch.parts)
+        reached = batch.position if batch.snapshot else position_after(changed, reached)
+        self._written = self._written.advanced(batch.partition, reached)
 
     def flush(self) -> Positions | None:
         """Flush each running sink, and return the positions durable in all.
