@@ -45,6 +45,19 @@ def test_the_second_reading_of_a_table_is_dropped_without_the_progress_of_the_fi
     assert (state.queue, state.head.last_key) == ([ORDERS], ["5"])
 
 
+class NeverSearched(list[SnapshotRequest]):
+    """Has thousands of entries, each of which would be compared with each one of the queue."""
+
+    def __contains__(self, request: object) -> bool:
+        raise AssertionError(request)
+
+
+def test_a_list_of_dropped_tables_is_not_searched_for_each_queued_one():
+    state = IncrementalState(queue=[ORDERS, ITEMS], awaiting_stream=[ITEMS])
+    state.drop(NeverSearched([ITEMS]))
+    assert (state.queue, state.awaiting_stream) == ([ORDERS], [])
+
+
 def test_progress_without_a_request_in_an_older_offset_is_forgotten():
     state = IncrementalState(queue=[ITEMS], chunks={"public.orders": ChunkState(last_key=["5"])})
     state.read_on([])

@@ -256,7 +256,8 @@ def _forget(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]
     with _stored_queue(stages) as state:
         if state is not None:
             requests = [*state.queue, *state.awaiting_stream]
-            state.drop([r for r in requests if (r.schema, r.table) in table_ids])
+            gone = set(table_ids)
+            state.drop([r for r in requests if (r.schema, r.table) in gone])
 
 
 def _asked(profile: Profile, kind: str, table_ids: list[TableId], *, fails: bool = True) -> bool:

@@ -98,6 +98,7 @@ class IncrementalState(msgspec.Struct):
 
     def drop(self, requests: Collection[SnapshotRequest]) -> None:
         """Remove requests, and the progress of those whose reading has begun."""
+        requests = set(requests)  # thousands may leave a queue of thousands
         begun: dict[str, SnapshotRequest] = {}
         for request in [*self.queue, *self.awaiting_stream]:
             begun.setdefault(request.name, request)
