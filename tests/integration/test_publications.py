@@ -107,6 +107,11 @@ def test_a_table_without_key_that_is_made_while_the_stream_asks_for_no_inserts_w
         database.execute("CREATE TABLE log (id int); CREATE TABLE keyed (id int PRIMARY KEY)")
         reported = [("public.keyed", "snapshot"), ("public.log", "uncaptured")]
         run.until(lambda: sorted(run.notices.new_tables) == reported, "the news")
+        added = pipeline.command("tables", "add", "FILE", "public.log", "public.keyed")
+        assert added.stdout.splitlines()[:2] == [
+            "p: public.log joins at the next start",
+            "p: public.keyed is streamed already",
+        ]
         assert published_inserts(database, pipeline) == []
     database.execute("INSERT INTO log VALUES (1)")
     until_published(database, pipeline, ["log"], "INSERT INTO t VALUES ({})")

@@ -169,12 +169,16 @@ def add(
     with connected(profile, host) as (connector, stages):
         table_ids = _table_ids(tables, connector, stages)
         added = published_by(connector).publish(table_ids, wanted=True) or []
-        others = "is streamed already" if stages.store.load() else "is streamed by the first start"
+        first = stages.store.load() is None
+        waiting = set[TableId]() if first else _unpublished(connector, table_ids)
+        others = "is streamed by the first start" if first else "is streamed already"
         for table_id in table_ids:
             what = "is streamed from now on" if table_id in added else others
+            what = "joins at the next start" if table_id in waiting else what
             echo(f"{profile.name}: {printable('.'.join(table_id))} {what}")
-        if snapshot:
-            _read(profile, stages, table_ids)
+        streamed = [table_id for table_id in table_ids if table_id not in waiting]
+        if snapshot and streamed:
+            _read(profile, stages, streamed)
 
 
 @tables.command()
@@ -230,6 +234,15 @@ def _table_ids(names: list[str], connector: Connector, stages: "PipelineStages")
     if problems:
         raise ConfigurationError(problems, origin=COMMAND_LINE)
     return table_ids
+
+
+def _unpublished(connector: Connector, table_ids: list[TableId]) -> set[TableId]:
+    """Return the tables that a start adds to the publication, and nothing else."""
+    published = published_by(connector)
+    if not published.adds_tables():
+        return set()
+    there, streamed = tables_of(connector).existing_tables(), published.streamed_as()
+    return set(table_ids) - {table_id for oid, table_id in there.items() if oid in streamed}
 
 
 def _read(profile: Profile, stages: "PipelineStages", table_ids: list[TableId]) -> None:
