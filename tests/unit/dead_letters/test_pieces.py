@@ -225,6 +225,8 @@ def test_records_that_are_refused_one_by_one_are_dead_letters_of_their_own(tmp_p
         return render(given)
 
     for bad in (b"0", b"1", b"3"):
+        if bad == b"1":
+            assert sum(rendered) == 1, "no event after the refused one"
         index = [record.value for record in own.records or ()].index(bad)
         refusal = RecordsRefused([RefusedEvent(index=index, error=SinkError("too large"))])
         undeliverable.refused(whole, own, make, refusal)

@@ -5,7 +5,7 @@ A batch without failures costs one call and no work per row. A failed batch is t
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -119,8 +119,7 @@ class PoisonEventHandler:
         self, batch: "_RenderedBatch", error: RecordsRefused, refused: "_Refused"
     ) -> "list[_PoisonEvent]":
         given, records = batch.given, batch.whole.records or ()
-        if batch.origins is None:
-            batch.origins = self._origins(given, records, batch.make)
+        self._find_origins(batch, max(refused, default=-1))
         cases = []
         for index, each in sorted(refused.items()):
             record = records[index]
@@ -138,17 +137,17 @@ class PoisonEventHandler:
                 cases.append(self._case(given, where, error, each.error, record, nth))
         return cases
 
-    def _origins(self, given: Batch, records: Sequence[Record], make: Make) -> "_Origins":
-        """Return the event of each record.
+    def _find_origins(self, batch: "_RenderedBatch", last: int) -> None:
+        """Find the event of each record up to ``last``.
 
         With it comes the record's index among the event's records, None for an only record. Records
         of no event, such as the BEGIN of a transaction, are missing.
         """
         # an event that is rendered alone gives the same records in the same order
-        origins: _Origins = {}
-        savepoint, at = self._order.savepoint(), 0
-        for where in every_event(given.parts):
-            made = self._made_alone(given, where, make)
+        records, savepoint = batch.whole.records or (), self._order.savepoint()
+        while batch.searched <= last and (where := next(batch.events, None)) is not None:
+            made = self._made_alone(batch.given, where, batch.make)
+            at = batch.searched
             of_event = made.records if made is not None and made.records is not None else ()
             for nth, record in enumerate(of_event):
                 own = (record.topic, record.key)
@@ -156,10 +155,9 @@ class PoisonEventHandler:
                 following = next(alike, None)
                 if following is None:
                     break
-                origins[following] = where, nth if len(of_event) > 1 else None
-                at = following + 1
+                batch.origins[following] = where, nth if len(of_event) > 1 else None
+                at = batch.searched = following + 1
         self._order.back_to(savepoint)
-        return origins
 
     def _made_alone(self, given: Batch, where: BatchLocation, make: Make) -> Batch | None:
         part = alone(given.parts[where.part], where.at, where.at + 1)
@@ -265,7 +263,7 @@ _Refused = dict[int, RefusedEvent]
 """Number in the rendered batch → refusal."""
 
 _Origins = dict[int, tuple[BatchLocation, int | None]]
-"""Number of a record → its event, as `PoisonEventHandler._origins` finds it."""
+"""Number of a record → its event, as `PoisonEventHandler._find_origins` finds it."""
 
 
 class _RenderedBatch(msgspec.Struct):
@@ -282,13 +280,18 @@ class _RenderedBatch(msgspec.Struct):
     whole: Batch
     # the numbers in `whole` of the records, or events, of `own`
     remaining: list[int]
-    # of the records, after the first refusal
-    origins: _Origins | None = None
+    # the events of `given` whose records were not looked for
+    events: Iterator[BatchLocation]
+    # of the records up to the last refused one
+    origins: _Origins = {}
+    # the number of the first record after those
+    searched: int = 0
 
     @classmethod
     def of(cls, given: Batch, own: Batch, make: Make) -> "_RenderedBatch":
         count = events_in(own.parts) if own.records is None else len(own.records)
-        return cls(given, make, own, msgspec.structs.replace(own), list(range(count)))
+        whole, events = msgspec.structs.replace(own), every_event(given.parts)
+        return cls(given, make, own, whole, list(range(count)), events)
 
 
 class _PoisonEvent(msgspec.Struct, frozen=True):
