@@ -477,6 +477,23 @@ def test_a_fate_that_contradicts_what_was_delivered_is_reported(tmp_path, policy
 
 
 @pytest.mark.parametrize("policy", ["commit", "prepare"])
+@pytest.mark.parametrize("kept", ["sent by another slot", "kept by an earlier version"])
+def test_rows_that_were_delivered_at_prepare_do_not_come_at_the_commit(tmp_path, policy, kept):
+    delivered_at_prepare(tmp_path)
+    if kept == "kept by an earlier version":
+        assembler(tmp_path, resume=Position(40)).feed(ONE)
+    subject = assembler(tmp_path, resume=Position(51), two_phase=policy)
+    if kept == "sent by another slot":
+        assert subject.feed(ONE) == []
+    assert subject.open_transactions == 1
+    assert numbers(subject.feed(DECIDED)) == []
+    assert (subject.undecided, subject.open_transactions) == ([], 0)
+    subject.confirmable(101)
+    assert list(tmp_path.iterdir()) == []
+    subject.close()
+
+
+@pytest.mark.parametrize("policy", ["commit", "prepare"])
 def test_a_new_slot_ends_what_was_prepared_before_it(tmp_path, policy):
     """It does not show what became of that, or sends it as a whole."""
     delivered_at_prepare(tmp_path)

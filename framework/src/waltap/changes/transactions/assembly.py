@@ -639,7 +639,9 @@ class TransactionAssembler:
     def _commit_prepared(self, message: CommitPrepared, parts: list[TransactionPart]) -> None:
         _, buffer = self._prepared.pop((message.xid, message.gid), (0, None))
         known = self._early.decide(message.xid, message.gid, message.end_lsn)
-        if buffer is None:
+        if known and buffer is not None:  # sent by another slot
+            buffer.discard()
+        if known or buffer is None:
             self._commit_without_rows(message, parts, known=known)
             return
         self._deliver(
