@@ -21,7 +21,7 @@ CONNECT_PACKAGE = "org.apache.kafka.connect.transforms"
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 DEBEZIUM_PACKAGE = "io.debezium.transforms"
 # Some warnings name a table, of which there may be ever more.
-MAX_WARNINGS = 1000
+MAX_WARNINGS = 100_000
 
 
 def _no_gaps(value: object) -> object:
