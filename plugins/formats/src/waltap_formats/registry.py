@@ -39,7 +39,7 @@ SchemaInvalid = WaltapError.define("SchemaInvalid", "WT-3315", retry=RetryVerdic
 
 
 # Cached ids, with the texts of their schemas.
-MAX_IDS = 10_000
+MAX_IDS = 100_000
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 # Codes of Confluent's registry: no such subject, version or schema.
 MISSING = (40401, 40402, 40403)
