@@ -29,6 +29,8 @@ from waltap_sinks.sql.errors import (
     SqlConstraintViolated,
     SqlFenced,
     SqlOwnColumnTaken,
+    SqlReadOnly,
+    SqlRefused,
     SqlTableUnfit,
     SqlTransactionGap,
 )
@@ -353,6 +355,65 @@ def test_a_column_of_a_view_that_takes_another_type_is_refused_by_name(postgres)
     part = source.inserted(two, ["2", "1.5"])
     postgres.refuses(SqlTableUnfit, part, "column v of public.t: .* used by a view")
     postgres.execute("DROP VIEW seen")
+    postgres.deliver(part)
+    assert postgres.rows("t", "id", "v") == [("1", "7"), ("2", "1.5")]
+
+
+def _typed(*kinds: str) -> Iterator[Any]:
+    for kind in kinds:
+        yield relation("public.t", [("id", "int4"), ("v", kind)], numbers=(1, 2), oid=100)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"), [("int4", "float8", "1.5"), ("numeric(9,1)", "numeric(8,4)", "1.2345")]
+)
+def test_a_dead_letter_of_a_former_type_leaves_the_column_its_type(place, old, new, value):
+    one, two = _typed(old, new)
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "7"]), source.inserted(two, ["2", value]))
+    with contextlib.closing(place.opened()) as letters:
+        row = SnapshotRows(
+            relation=one, rows=[("3", "9")], ts=0, lsn=None, xid=None, kind="incremental"
+        )
+        letters.write(Batch(parts=[row], position=letters.open(), events=1, redelivers=("1#1",)))
+        letters.flush()
+    place.deliver(source.inserted(two, ["4", value]))
+    found = [Decimal(str(v)) for (v,) in place.rows("t", "v")]
+    assert sorted(found) == [*[Decimal(value)] * 2, 7, 9]
+
+
+def test_a_key_that_becomes_text_has_a_type_that_the_target_can_index(maria):
+    for number, mode in enumerate(("delete", "soft")):
+        one, two = (
+            relation(f"public.t{number}", [("id", kind)], numbers=(1,), oid=200 + number)
+            for kind in ("text", "int4")
+        )
+        source = Model()
+        first, then = source.inserted(one, ["seven"]), source.inserted(two, ["7"])
+        maria.deliver(first, then, delete_mode=mode, history_mode="beside")
+        assert maria.rows(f"t{number}", "id") == [("7",), ("seven",)]
+    one, two = (
+        relation("public.u", [("id", kind)], numbers=(1,), oid=300) for kind in ("int4", "text")
+    )
+    source = Model()
+    first, then = source.inserted(one, ["7"]), source.inserted(two, ["seven"])
+    maria.deliver(first, then, delete_mode="soft")
+    assert maria.rows("u", "id") == [("7",), ("seven",)]
+
+
+@pytest.mark.parametrize(("state", "error"), [("25006", SqlReadOnly), ("42501", SqlRefused)])
+def test_a_type_that_the_server_does_not_change_now_has_its_own_error(postgres, state, error):
+    one, two = _typed("int4", "float8")
+    source = Model()
+    postgres.deliver(source.inserted(one, ["1", "7"]))
+    postgres.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS "
+        f"$$BEGIN RAISE 'not now' USING ERRCODE = '{state}'; END$$;"
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION refuse()"
+    )
+    part = source.inserted(two, ["2", "1.5"])
+    postgres.refuses(error, part)
+    postgres.execute("DROP EVENT TRIGGER refuse")
     postgres.deliver(part)
     assert postgres.rows("t", "id", "v") == [("1", "7"), ("2", "1.5")]
 

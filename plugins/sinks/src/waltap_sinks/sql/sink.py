@@ -229,6 +229,7 @@ class SqlSink(Sink):
         try:
             self._finish()  # its commit must not mark dead letters of this batch as redelivered
             self._redelivers = batch.redelivers
+            self._tables.redelivers = bool(batch.redelivers)
             self._applier.history.doubtful = bool(batch.redelivers) or self._context.tolerant
             midway, open_commit = self._begun, self._open_commit
             if batch.redelivers:

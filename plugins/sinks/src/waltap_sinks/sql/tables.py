@@ -11,12 +11,19 @@ from typing import Final
 import msgspec
 
 from waltap.changes.decode.builtin_types import BUILTIN_TYPES
-from waltap.changes.decode.relation import DataType, FormerOwner, may_change_values, type_name
+from waltap.changes.decode.relation import (
+    DataType,
+    FormerOwner,
+    as_text,
+    may_change_values,
+    type_name,
+)
 from waltap.changes.mapping.type_mapping import TypeMapper
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
     SqlColumnNameTaken,
+    SqlConstraintViolated,
     SqlNameTaken,
     SqlNameUnfit,
     SqlOwnColumnTaken,
@@ -71,6 +78,8 @@ class TargetTables:
         self._types = types
         self._target, self._metadata, self._properties = target, metadata, properties
         self._rebuilds = repairs
+        # Dead letters come again, with the types of their own time.
+        self.redelivers = False
         self._bound: dict[TargetShape, BoundTable] = {}
         # The OID and name of the relation that owns each table.
         self._sources: dict[TargetName, tuple[int, str]] = {}
@@ -499,40 +508,56 @@ class TargetTables:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
         wider = target.widened(existing.type, wanted)
-        if not (wider or (wider is None and self._was_made(shape, column, existing, known))):
+        if wider is None and not self.redelivers:
+            wider = self._was_made(shape, column, existing, known)
+        if not wider:
             return False
+        text = self._text_type(column)
         # Rows that the source has no longer, or as they were, keep their values.
         properties = self._properties
         keeps = properties.delete_mode != "delete" or properties.mode == "insert"
-        if keeps or isinstance(shape, HistoryShape):
+        if keeps or self.redelivers or isinstance(shape, HistoryShape):
             wanted = target.common_type(existing.type, wanted)
-        wanted = self._cast(name, column.name, wanted)
-        log.info("changed %s of %s from %s to %s", column.name, name, existing.type, wanted)
+            wanted = text if wanted == target.text_type else wanted
+        if wanted == existing.type:
+            return False
+        made = self._cast(name, column.name, wanted, text)
+        log.info("changed %s of %s from %s to %s", column.name, name, existing.type, made)
         return True
 
-    def _cast(self, name: TargetName, column: str, type_: str) -> str:
-        """Cast a column to a type, or to text if values do not fit; return the type.
+    def _text_type(self, column: TargetColumn) -> str:
+        """Return the type of texts, which in a key may have a limit."""
+        if not column.key or self._types is None:
+            return self._target.text_type
+        source = msgspec.structs.replace(as_text(column.column), typmod=-1)
+        return self._target.type_for(
+            replace(column, column=source, mapping=self._types.column(source))
+        )
+
+    def _cast(self, name: TargetName, column: str, type_: str, text: str) -> str:
+        """Cast a column to a type, or to ``text`` if values do not fit; return the type.
 
         Raises: SqlTableUnfit.
         """
         target = self._target
-        if target.holds(name, column, type_):
+        for each in (type_, text) if target.holds(name, column, type_) else (text,):
             try:
                 with target.attempt() if target.transactional_ddl else nullcontext():
-                    target.alter_type(name, column, type_)
+                    target.alter_type(name, column, each)
             except target.errors as error:
-                if target.lost(error) or target.conflict(error):
+                meaning = target.meaning(error)
+                if meaning is SqlValueUnfit and each != text:
+                    continue
+                # As of a view that has the column.
+                if meaning not in {None, SqlTableUnfit, SqlConstraintViolated}:
                     raise
-                if target.meaning(error) is not SqlValueUnfit:  # as of a view that has the column
-                    alter = f"ALTER COLUMN {target.quoted(column)} TYPE {type_}"
-                    raise SqlTableUnfit(
-                        f"column {column} of {name}: {target.error_text(error)}",
-                        statement=f"drop what depends on the column, ALTER TABLE {name} {alter}",
-                    ) from error
+                raise SqlTableUnfit(
+                    f"column {column} of {name}: {target.error_text(error)}",
+                    statement=f"drop what depends on column {target.quoted(column)}",
+                ) from error
             else:
-                return type_
-        target.alter_type(name, column, target.text_type)
-        return target.text_type
+                return each
+        return text
 
     def _was_made(
         self,
@@ -677,6 +702,8 @@ class TargetTables:
             for column in (each.column for each in shape.columns)
             if column.number is not None
         }
+        if self.redelivers and known is not None:
+            types = {number: known.types.get(number, type_) for number, type_ in types.items()}
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):
