@@ -216,9 +216,17 @@ class KafkaSink(Sink):
             if self._once:
                 self._accepted = Positions()
                 return
-        else:
-            self._ends_transaction = batch.ends_transaction
         self._accepted = self._accepted.advanced(batch.partition, batch.position)
+        if not self._in_snapshot:
+            self._ends_transaction = bool(batch.redelivers) or not self._splits()
+
+    def _splits(self) -> bool:
+        """Return whether a commit now would divide a source transaction of any partition."""
+        committed = self.stored_position() or Positions()
+        return any(
+            position.commit_lsn and position != committed.get(partition)
+            for partition, position in self._accepted.items()
+        )
 
     def flush(self) -> Positions | None:
         """Wait until every record is reported.
