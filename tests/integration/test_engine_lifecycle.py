@@ -91,6 +91,20 @@ def test_a_run_that_is_stopped_in_its_snapshot_is_not_ready(pipeline):
     assert not (pipeline.folder / "ready").exists()
 
 
+def test_a_limit_of_records_loses_no_change_where_others_are_left_out(database, tmp_path):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    pipeline = PipelineRig(database, tmp_path, {"snapshot.mode": "no_data"})
+    pipeline.tables = {"transforms": [{"type": "filter", "tables": "public.u"}]}
+    pipeline.catch_up()
+    database.execute(
+        "INSERT INTO t VALUES (1); INSERT INTO u VALUES (1), (2); INSERT INTO t VALUES (2);"
+        "INSERT INTO u VALUES (3); INSERT INTO t VALUES (3), (4), (5)"
+    )
+    for most, ids in ((3, [1, 2, 3]), (1, [1, 2, 3, 4]), (1, [1, 2, 3, 4, 5])):
+        pipeline.run(limits=Limits(max_records=most))
+        assert pipeline.destination.ids("t") == ids
+
+
 # --- slots and publications of a run -------------------------------------------------------------------
 
 

@@ -449,6 +449,42 @@ def test_a_destination_that_is_restored_under_a_run_ends_it(new):
         pipeline.run(stop_at=60.0)
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("limits", [{}, {"max_records": 1}], ids=["no limit", "one record"])
+def test_what_the_destination_has_beyond_the_offset_is_not_given_again(
+    new, monkeypatch, breaks, limits
+):
+    """The process was killed between the sink's commit and the storing of the offset."""
+    pipeline = new()
+    source, destination = pipeline.source, pipeline.destination
+    destination.exactly_once = True
+    source.insert(at=1.0, rows=1)
+    pipeline.run(stop_at=10.0)
+    offset = pipeline.store.load()
+    for at in (20.0, 21.0):
+        source.insert(at=at, rows=2)
+    pipeline.run(stop_at=30.0)
+    pipeline.store.store(offset)
+    source.slot_lsn = offset.positions.sole.end_lsn
+    for at in (30.1, 30.2):
+        source.insert(at=at, rows=1)
+    given, sent = destination.positions, type(source).after
+
+    def broken(_source: object, _lsn: int) -> object:
+        monkeypatch.setattr(type(source), "after", sent)
+        raise ConnectionLost("the link broke before the changes came")
+
+    if breaks:
+        monkeypatch.setattr(type(source), "after", broken)
+    pipeline.clock.wait(1.0, lambda: False)
+    pipeline.run(stop_at=40.0, **limits)
+    if limits:
+        assert destination.durable == [1, 2, 3, 4, 5, 6]
+        assert pipeline.store.load().positions.sole > given.sole
+        pipeline.run(stop_at=50.0)
+    assert destination.durable == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_progress_without_data_is_no_loss(new):
     pipeline = new()
     pipeline.destination.exactly_once = True

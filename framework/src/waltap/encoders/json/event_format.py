@@ -24,7 +24,7 @@ from waltap.changes.events.event import Header, Record
 from waltap.changes.mapping import envelope
 from waltap.changes.mapping.connect_schema import Field, Schema
 from waltap.changes.mapping.json_schema import quote, value_json
-from waltap.changes.transactions.transaction import Heartbeat, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import SnapshotRows
 from waltap.encoders.format.format import FormatContext
 from waltap.encoders.json.codec import MISFITS, ColumnCodec, RowCodec
 from waltap.encoders.json.event_texts import PartTemplate, SourceTexts, unsent
@@ -119,14 +119,11 @@ class JsonEventFormat(JsonFormat):
         self._prefix_of = lru_cache(MAX_SCHEMAS)(self._json.value_prefix)
         self._header = header_writer(envelope.HEADER, properties, context)
 
-    def _records(
-        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> Sequence[Record]:
-        """Return the records of ``parts``.
+    def _transformed(self, out: Sequence[Any]) -> Sequence[Record]:
+        """Transform the events of ``out``, and encode them.
 
         Raises: EventTransformFailed.
         """
-        out: Sequence[Any] = super()._records(parts, now)
         if not any(type(each) is ChangeEvent for each in out):
             return out
         remaining = transformed_events(out, self._transforms)

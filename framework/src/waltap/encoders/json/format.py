@@ -140,14 +140,6 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
         Raises: DecodeError for a value that is not of its column's type, when
         ``event.converting.failure.handling.mode`` is fail.
         """
-        out = self._records(parts, now)
-        if self._tables.nulls.noted:
-            self._tables.nulls.report_all(parts, self._codec)
-        return out
-
-    def _records(
-        self, parts: Sequence[TransactionPart | SnapshotRows | Heartbeat], now: int
-    ) -> Sequence[Record]:
         stamps = self._wording.stamps(now)
         pieces: list[Sequence[Record]] = []
         single = parts
@@ -160,7 +152,16 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
                 pieces += [self._block(part, now, stamps) for part in some]
             else:
                 pieces.append(self._by_row(list(some), now, stamps))
-        return pieces[0] if len(pieces) == 1 else joined(pieces)
+        out = pieces[0] if len(pieces) == 1 else joined(pieces)
+        if self._eventful:
+            out = self._transformed(out)
+        if self._tables.nulls.noted:
+            self._tables.nulls.report_all(parts, self._codec)
+        return out
+
+    def _transformed(self, out: Sequence[Record]) -> Sequence[Record]:
+        """Return the records of events; an eventful format transforms them first."""
+        return out
 
     def _by_row(
         self, parts: list[TransactionPart | SnapshotRows | Heartbeat], now: int, stamps: str

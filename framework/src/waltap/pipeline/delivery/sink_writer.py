@@ -17,7 +17,7 @@ from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import START, Position, Positions
+from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -27,8 +27,8 @@ from waltap.changes.transactions.transaction import (
     TransactionRun,
     events_in,
     position_after,
-    remaining,
     transactions_in,
+    undelivered,
 )
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
@@ -130,7 +130,9 @@ class SinkWriter:
         # Stored with the positions: the state of incremental snapshots after the last batch.
         self.signals: Mapping[str, object] = offset.signals
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
-        self._committed_ms: dict[str, int] = {}
+        self._committed_ms: dict[str, int | None] = {}
+        # Of the last made batch: the end and the commit time of its last transaction.
+        self._ending: tuple[int | None, int | None] = None, None
         self._restart_lsn = 0
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
@@ -182,7 +184,7 @@ class SinkWriter:
         if self._ahead and not snapshot:
             given = self._undelivered(whole)
             if not given.parts:
-                self._pass(whole)
+                self._pass(whole, started)
                 return
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
@@ -196,7 +198,9 @@ class SinkWriter:
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         self._in_write = False
-        self._reach(whole)
+        reached = whole.position if whole.partition in self._ahead else given.position
+        self.written = self.written.advanced(whole.partition, reached)
+        self.previous_end_lsn[whole.partition], self._committed_ms[whole.partition] = self._ending
         if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
@@ -211,44 +215,28 @@ class SinkWriter:
             for part in given.parts:
                 if isinstance(part, TransactionPart) and part.complete and part.xid is not None:
                     self._host.notify("on_transaction", pipeline=self._pipeline, part=part)
-
-    def _reach(self, batch: Batch) -> None:
-        """Record that the sink has everything up to the end of ``batch``."""
-        parts, partition, end_lsn = batch.parts, batch.partition, None
-        transactions = [parts.last] if isinstance(parts, TransactionRun) else transactions_in(parts)
-        for part in reversed(transactions):
-            if part.complete:
-                end_lsn = part.end_lsn if end_lsn is None else end_lsn
-                if part.commit_ts:
-                    self._committed_ms[partition] = part.commit_ts // 1000
-                    break
-        if end_lsn is not None:
-            self.previous_end_lsn[partition] = end_lsn
-        self.written = self.written.advanced(partition, batch.position)
-        if self._ahead and batch.position >= self._ahead.get(partition, START):
-            self._ahead.pop(partition, None)
-        gone = self._on_written(batch.position.end_lsn)
+        gone = self._on_written(reached.end_lsn)
         if gone and self.counts.by_table is not None:
             self.counts.by_table.forget(gone)
 
     def _undelivered(self, batch: Batch) -> Batch:
-        """Return ``batch`` without the changes that the sink's own position covers.
-
-        It has that position if it is later: the sink must not store an older one.
-        """
+        """Return ``batch`` without the changes that the sink's own position covers."""
         ahead = self._ahead.get(batch.partition)
         if ahead is None:
             return batch
-        parts = remaining(batch.parts, ahead)
-        position, events = max(ahead, batch.position), events_in(parts)
-        return msgspec.structs.replace(batch, parts=parts, position=position, events=events)
+        given = undelivered(batch, ahead)
+        if batch.position > ahead or transactions_in(given.parts):
+            del self._ahead[batch.partition]
+        return given
 
-    def _pass(self, batch: Batch) -> None:
-        """Pass a batch that the sink has; its signals are acted on now."""
+    def _pass(self, batch: Batch, started: float) -> None:
+        """Pass a batch that the sink has; the next flush stores its end and signals."""
         self._in_write = False
-        self._reach(batch)
+        self.written = self.written.advanced(batch.partition, batch.position)
+        self.previous_end_lsn[batch.partition], self._committed_ms[batch.partition] = self._ending
+        self._on_written(batch.position.end_lsn)
         if self.unflushed_since is None:
-            self._advance(Positions({batch.partition: batch.position}), self.signals)
+            self.unflushed_since = started
 
     def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
@@ -296,6 +284,17 @@ class SinkWriter:
     def _batch(self, parts: Sequence[Part], partition: str, *, snapshot: bool) -> Batch:
         run = parts if isinstance(parts, TransactionRun) else None
         transactions = [run.last] if run else transactions_in(parts)
+        end_lsn, commit_ms = None, None
+        for part in reversed(transactions):
+            if part.complete:
+                end_lsn = part.end_lsn if end_lsn is None else end_lsn
+                if part.commit_ts:
+                    commit_ms = part.commit_ts // 1000
+                    break
+        self._ending = (
+            self.previous_end_lsn[partition] if end_lsn is None else end_lsn,
+            self._committed_ms.get(partition) if commit_ms is None else commit_ms,
+        )
         return Batch(
             parts=run or list(parts),
             position=position_after(run or transactions, self.written[partition]),
@@ -458,8 +457,9 @@ class SinkWriter:
             self.failed = True
             raise
         self.unflushed_since, self._promises = None, given is not None
-        if self._ahead:
-            durable = Positions({name: min(at, reached[name]) for name, at in durable.items()})
+        if self._ahead:  # the stream repeats what the sink has
+            self._promises = True
+            durable = Positions({**durable, **{name: reached[name] for name in self._ahead}})
         if self._acknowledging is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         if self._observes["on_flush"]:
@@ -483,6 +483,8 @@ class SinkWriter:
         nothing for the sink.
         """
         self.written = self.written.advanced(partition, max(self.written[partition], position))
+        if position > self._ahead.get(partition, position):
+            del self._ahead[partition]
         self._branch.advance(partition, position)
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
         self.counts.calls.oldest_commit_ms = None
@@ -505,7 +507,7 @@ class SinkWriter:
             as_of_ms = before.as_of_ms
             if position.end_lsn == self.written[name].end_lsn:
                 previous = self.previous_end_lsn[name]
-                as_of_ms = self._committed_ms.get(name, as_of_ms)
+                as_of_ms = self._committed_ms.get(name) or as_of_ms
             elif position.end_lsn != before.position.end_lsn:
                 previous = position.end_lsn
             passed = self.overlap_until is not None and position.end_lsn > self.overlap_until

@@ -56,10 +56,11 @@ class SourceConnection:
         )
         state.connected()
         try:
-            stored_position = self._opened(connector, stored) if state.sink != "open" else None
+            if state.sink != "open":
+                self._open(connector, stored)
             with self._gaps_noted(connector, stored), self._nothing_half_way(connector, stored):
-                offset = _streamed_from(connector, stored, newest(stored, stored_position))
-                start, delivery = self._start(connector, offset, stored_position)
+                offset = _streamed_from(connector, stored, newest(stored, state.sink_position))
+                start, delivery = self._start(connector, offset)
                 if start.snapshot:
                     self._snapshot(connector, delivery, start)
                     if start.stream and not state.stop.is_set():
@@ -87,11 +88,8 @@ class SourceConnection:
         finally:
             connector.close()
 
-    def _opened(self, connector: Connector, stored: Offset | None) -> Position | Positions | None:
-        """Open the sink or its successor; return its own position.
-
-        Raises: WaltapError.
-        """
+    def _open(self, connector: Connector, stored: Offset | None) -> None:
+        """Open the sink or its successor. Raises: WaltapError."""
         state, stages = self._state, self._stages
         with self._gaps_noted(connector, stored):
             if state.sink == "unusable":
@@ -103,9 +101,8 @@ class SourceConnection:
             with state.counts.calls.call("its opening"):
                 stored_position = stages.sink.open()
                 usable(stored_position, (Position, Positions, type(None)), stages.sink, "open")
-            state.sink_enters("open")
+            state.sink_enters("open", stored_position)
             self._require_stored(connector, stored, stored_position)
-        return stored_position
 
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
@@ -139,10 +136,7 @@ class SourceConnection:
         self._run.gaps.brought_back(stored)
 
     def _start(
-        self,
-        connector: Connector,
-        offset: Offset | None,
-        stored_position: Position | Positions | None,
+        self, connector: Connector, offset: Offset | None
     ) -> tuple[StartPosition, SinkWriter]:
         def not_streamed(error: WaltapError, names: Sequence[str]) -> None:
             delivery = self._run.delivery
@@ -175,19 +169,14 @@ class SourceConnection:
                 self._state.slot_notice("created", made, made.slot_created_lsn)
         if start.stream and (start.snapshot or start.slot_created):
             self._stages.new_tables.start_over(connector, start.offset)
-        return start, self._deliver(start, offset, stored_position)
+        return start, self._deliver(start, offset)
 
-    def _deliver(
-        self,
-        start: StartPosition,
-        offset: Offset | None,
-        stored_position: Position | Positions | None,
-    ) -> SinkWriter:
+    def _deliver(self, start: StartPosition, offset: Offset | None) -> SinkWriter:
         run, state, stages = self._run, self._state, self._stages
         stored = start.offset
-        delivered = Positions()
-        if offset is not None and not (start.snapshot or start.slot_created or start.lost):
-            delivered = Positions.of(stored_position, next(iter(offset.partitions)))
+        if start.snapshot or start.slot_created or start.lost or offset is None or offset.snapshot:
+            # The sink's position is of another stream, perhaps of another server.
+            state.sink_enters(state.sink)
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(
@@ -208,7 +197,7 @@ class SourceConnection:
             may_write=self._may_write,
             on_written=stages.relations.written,
             on_durable=state.sink_retries.succeeded,
-            delivered=delivered,
+            delivered=Positions.of(state.sink_position, next(iter(stored.partitions))),
         )
         run.deliver_by(delivery)
         delivery.store(stored)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import usable
+from waltap.changes.transactions.position import Position, Positions
 from waltap.clock import Clock, RandomSource
 from waltap.config.profile import Profile
 from waltap.errors import SnapshotError, SourceError, WaltapError
@@ -177,6 +178,8 @@ class RunState:
         # Rows were read, or the stream began.
         self.started = False
         self.sink: SinkPhase = "new"
+        # The open sink's own position at its opening; None: another stream began since.
+        self.sink_position: Position | Positions | None = None
         # The limit of records left out changes that had been received.
         self.cut = False
         # The end of a transaction must still be written (`Limits.whole_transactions`).
@@ -235,9 +238,11 @@ class RunState:
         if self._observes_slot:
             self.slot_notice("confirmed", partition, lsn)
 
-    def sink_enters(self, phase: SinkPhase) -> None:
-        """Note whether the sink may be written to."""
-        self.sink = phase
+    def sink_enters(
+        self, phase: SinkPhase, stored_position: Position | Positions | None = None
+    ) -> None:
+        """Note whether the sink may be written to, and its own position at its opening."""
+        self.sink, self.sink_position = phase, stored_position
 
     def sink_failed(self) -> None:
         """Note that the next connection needs a new sink."""

@@ -265,19 +265,24 @@ class PartitionReader:
     def _write(self, parts: Sequence[TransactionPart]) -> None:
         """Write ``parts`` in batches, with the rows that signals request between them."""
         delivery, signals = self._delivery, self._signals
-        if self._state.limits.max_records is not None:
-            parts = self._cut(parts)
-        for batch in batches(parts, self._batch_events):
-            rest = batch
-            while rest:
-                with_rows, rest, noted = signals.process(rest)
-                if with_rows:
-                    delivery.write(with_rows, partition=self.partition, signals=noted)
-                if signals.blocking:
-                    signals.read_at_once()
+        limited = self._state.limits.max_records is not None
+        while parts:
+            taken, left_out = self._cut(parts) if limited else (parts, ())
+            for batch in batches(taken, self._batch_events):
+                rest = batch
+                while rest:
+                    with_rows, rest, noted = signals.process(rest)
+                    if with_rows:
+                        delivery.write(with_rows, partition=self.partition, signals=noted)
+                    if signals.blocking:
+                        signals.read_at_once()
+            # Transforms and the sink's own position may have left room for more records.
+            parts = left_out if taken else ()
 
-    def _cut(self, parts: Sequence[TransactionPart]) -> Sequence[TransactionPart]:
-        """Return as much of ``parts`` as the limit of records leaves."""
+    def _cut(
+        self, parts: Sequence[TransactionPart]
+    ) -> tuple[Sequence[TransactionPart], Sequence[TransactionPart]]:
+        """Split ``parts`` at the limit of records."""
         state, remaining = self._state, self._state.remaining()
         assert remaining is not None
         whole_transactions, midway = state.limits.whole_transactions, state.midway
@@ -286,8 +291,8 @@ class PartitionReader:
         )
         if taken_parts:
             midway = whole_transactions and not taken_parts[-1].complete
-        state.cut_off(cut=left_out, midway=midway)
-        return taken_parts
+        state.cut_off(cut=bool(left_out), midway=midway)
+        return taken_parts, left_out
 
 
 def batches(parts: Sequence[TransactionPart], most: int) -> Iterator[Sequence[TransactionPart]]:
@@ -316,8 +321,8 @@ def batches(parts: Sequence[TransactionPart], most: int) -> Iterator[Sequence[Tr
 
 def cut(
     parts: Sequence[TransactionPart], events: int, *, whole_transactions: bool = False
-) -> tuple[Sequence[TransactionPart], bool]:
-    """Return the first ``events`` changes, and whether any were left out.
+) -> tuple[Sequence[TransactionPart], Sequence[TransactionPart]]:
+    """Return the first ``events`` changes, and the rest.
 
     The last part may then be incomplete. With ``whole_transactions`` the rest of its transaction is
     included.
@@ -326,15 +331,15 @@ def cut(
         for number, part in enumerate(parts, 1):
             events -= len(part.changes)
             if events <= 0 and part.complete:
-                return parts[:number], number < len(parts)
-        return parts, False
+                return parts[:number], parts[number:]
+        return parts, ()
     taken_parts: list[TransactionPart] = []
-    for part in parts:
+    for number, part in enumerate(parts):
         if events <= 0:
-            return taken_parts, True
+            return taken_parts, parts[number:]
         if len(part.changes) > events:
-            taken_parts.append(part.split(events)[0])
-            return taken_parts, True
+            first, rest = part.split(events)
+            return [*taken_parts, first], [rest, *parts[number + 1 :]]
         events -= len(part.changes)
         taken_parts.append(part)
-    return taken_parts, False
+    return taken_parts, ()

@@ -180,12 +180,13 @@ def deliver(
             return False
         if piece.relation.name != report.table:
             report.reads(piece.relation.name, tables_of(connector).estimate(piece.relation))
-        cut(piece, state.remaining())
+        left_out = cut(piece, state.remaining())
         delivery.write([piece], snapshot=snapshot)
         report.progressed(len(piece.rows))
         if delivery.due(state.flush_s):
             delivery.flush()
-        if state.is_finished():
+        # Where transforms leave room for more records, the rest of the piece is not delivered either.
+        if left_out or state.is_finished():
             return False
     return True
 
@@ -314,7 +315,9 @@ def _log_mode(connector: Connector, *, completed: bool) -> None:
         log.warning("the snapshot mode failed behind its snapshot: %s", in_brief(error))
 
 
-def cut(piece: SnapshotRows, remaining: int | None) -> None:
-    """Cut a piece to the remaining number of rows."""
-    if remaining is not None and remaining < len(piece.rows):
+def cut(piece: SnapshotRows, remaining: int | None) -> bool:
+    """Cut a piece to the remaining number of rows; return whether it had more."""
+    more = remaining is not None and remaining < len(piece.rows)
+    if more:
         piece.rows, piece.complete, piece.ends_chunk = piece.rows[:remaining], False, False
+    return more
