@@ -108,6 +108,29 @@ class TestAvro(FormatSuite):
         assert (found[0]["f"], found[0]["g"]) == (2.5, 3.5)
         assert math.isnan(found[1]["f"])
 
+    def test_an_added_column_with_such_a_default_is_compatible(self, rig, registry):
+        subject, made = "avro.public.grown-value", rig.build()
+        before = table("grown", "id int4 not null")
+        (old,) = made.render([part(Insert(before, 0, ("1",)))], NOW)
+        rule = httpx.put(
+            f"{registry.url}/config/{subject}", json={"compatibility": "BACKWARD"}, timeout=120
+        )
+        assert rule.status_code == 200, rule.text
+        after = table("grown", "id int4 not null", "f float8 default 'NaN'::double precision")
+        rows = Insert(after, 0, ("2", "2.5")), Insert(after, 0, ("3", None))
+        records = made.render([part(*rows)], NOW)
+        first, null = [rig.parse(record.value)["after"]["f"] for record in records]
+        assert first == 2.5
+        assert math.isnan(null), "NULL is the default, as with any other"
+        old_schema, new_schema = (
+            httpx.get(
+                f"{registry.url}/subjects/{subject}/versions/{version}/schema", timeout=120
+            ).json()
+            for version in (1, 2)
+        )
+        read = fastavro.schemaless_reader(io.BytesIO(old.value[5:]), old_schema, new_schema)
+        assert read["after"] == {"id": 1, "f": None}
+
 
 def test_ids_of_ever_more_schemas_take_bounded_memory(registry, monkeypatch):
     """Asking again for one that was forgotten gives the same id."""

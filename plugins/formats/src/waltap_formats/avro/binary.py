@@ -11,7 +11,7 @@ from typing import Any
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converter import SchemaMismatch, refusing_null
-from waltap_formats.avro.schema import is_map
+from waltap_formats.avro.schema import is_map, json_default
 
 Write = Callable[[Any], bytes]
 
@@ -77,16 +77,22 @@ def avro_writer(schema: Schema, *, defaults: bool = True, what: str = "the value
     converter does. The writer raises SchemaMismatch, TypeError or KeyError.
     """
     write = _writer(schema, defaults=defaults)
-    branch = null = b""
-    if schema.optional:
-        # Avro requires a field's default to be of the union's first type.
-        ordered = b"\x00\x02" if schema.default is not None else b"\x02\x00"
-        branch, null = ordered[:1], ordered[1:]
+    branch = value_branch(schema)
     if defaults and schema.default is not None:
         null = branch + write(schema.default)
-    elif not schema.optional:
+    elif schema.optional:
+        null = b"\x00" if branch == b"\x02" else b"\x02"
+    else:
         return refusing_null(write, what, schema)
     return lambda value: null if value is None else branch + write(value)
+
+
+def value_branch(schema: Schema) -> bytes:
+    """Return the union branch of a value, or nothing."""
+    if not schema.optional:
+        return b""
+    # Avro requires a field's default to be of the union's first type.
+    return b"\x02" if json_default(schema) is None else b"\x00"
 
 
 def _writer(schema: Schema, *, defaults: bool) -> Write:

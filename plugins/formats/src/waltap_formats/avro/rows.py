@@ -25,7 +25,7 @@ from waltap.encoders.format.converter import EventFrame, WriteCreates, WriteKeys
 from waltap.encoders.format.record_block import TextRows
 from waltap.encoders.json.codec import MISFITS
 from waltap.encoders.json.columns import offsets_of
-from waltap_formats.avro.binary import avro_writer, integer_writer, long_bytes
+from waltap_formats.avro.binary import avro_writer, integer_writer, long_bytes, value_branch
 from waltap_formats.avro.columns import Pieces, column_writer, varints
 
 # Fewer rows are not worth the conversion to columns.
@@ -117,7 +117,7 @@ class _ColumnCode:
         if other is not None and self._labels(column) is None:
             with contextlib.suppress(*MISFITS):  # null in a required field is a row's error
                 null = other(None)
-            quick = column_writer(mapping, schema.kind, _branch(schema), null)
+            quick = column_writer(mapping, schema.kind, value_branch(schema), null)
         names, by_value = self.names, f"by_value{self._part}{index}"
         source = f"def {by_value}(values):\n    return [{expression} for v{index} in values]\n"
 
@@ -140,7 +140,7 @@ class _ColumnCode:
         mapping, index = column.mapping, f"{self._part}{column.index}"
         if self._read and mapping.read is not None:
             mapping = mapping.read
-        branch = _branch(schema)
+        branch = value_branch(schema)
         labels = self._labels(column)
         # An enum's labels are known, so their bytes are prepared.
         if labels is not None:
@@ -199,13 +199,6 @@ class _ColumnCode:
         data_type = self._shape.plan.relation.columns[column.index].data_type
         root = None if data_type is None else root_type(data_type)
         return root.labels if root is not None and root.kind is TypeKind.ENUM else None
-
-
-def _branch(schema: Schema) -> bytes:
-    """Return the union branch of a value, or nothing."""
-    if not schema.optional:
-        return b""
-    return b"\x02" if schema.default is None else b"\x00"
 
 
 class _EncodedTexts(dict[str, bytes]):

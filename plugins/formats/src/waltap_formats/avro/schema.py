@@ -79,7 +79,7 @@ class _AvroSchemaBuilder:
         base = self._base(schema, space)
         if not schema.optional:
             return base
-        return [base, "null"] if schema.default is not None else ["null", base]
+        return ["null", base] if json_default(schema) is None else [base, "null"]
 
     def _base(self, schema: Schema, space: str | None) -> AvroSchema:
         plain = schema.kind in PRIMITIVES
@@ -135,11 +135,10 @@ class _AvroSchemaBuilder:
             "name": _checked(field.name, "field.name.adjustment.mode", "field"),
             "type": self.build(schema, space),
         }
-        if schema.default is not None:
-            made.update(_json_default("default", schema))
-        # With this default, readers of a newer schema can read older values.
-        elif schema.optional:
-            made["default"] = None
+        default = json_default(schema)
+        # With null as the default, readers of a newer schema can read older values.
+        if default is not None or schema.optional:
+            made["default"] = default
         return made
 
     def _map(self, schema: Schema, space: str | None) -> dict[str, Any]:
@@ -163,8 +162,9 @@ class _AvroSchemaBuilder:
             made["connect.version"] = schema.version
         if schema.parameters:
             made["connect.parameters"] = dict(schema.parameters)
-        if schema.default is not None:
-            made.update(_json_default("connect.default", schema))
+        default = json_default(schema)
+        if default is not None:
+            made["connect.default"] = default
         if schema.name is not None:
             made["connect.name"] = schema.name
         # Avro has no integers of 8 and 16 bits.
@@ -194,17 +194,19 @@ def _checked(name: str, property_name: str, what: str) -> str:
     return name
 
 
-def _json_default(name: str, schema: Schema) -> dict[str, Any]:
-    """Return the property ``name`` with a schema's default.
+def json_default(schema: Schema) -> Any:
+    """Return a schema's default in Avro's JSON, or None.
 
     JSON has no NaN and no infinity, and registries refuse their names: such a default is left out.
     """
+    if schema.default is None:
+        return None
     default = _default(schema, schema.default)
     try:
         json.dumps(default, allow_nan=False)
     except ValueError:
-        return {}
-    return {name: default}
+        return None
+    return default
 
 
 def _default(schema: Schema, value: Any) -> Any:
