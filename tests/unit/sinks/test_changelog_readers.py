@@ -233,6 +233,22 @@ def test_manifests_that_expire_while_they_are_read_are_no_trouble_with_files(log
         list(going)
 
 
+def test_manifests_that_expire_while_a_gap_is_examined_are_no_damage(
+    log, log_positions, monkeypatch
+):
+    going, examine, retention = log.manifests(), log.first, ChangeLog(log.store.location)
+    next(going)
+    retention.expire(log_positions[1], FAR)
+
+    def first() -> Manifest | None:
+        retention.expire(log_positions[2], FAR)
+        return examine()
+
+    monkeypatch.setattr(log, "first", first)
+    with pytest.raises(ChangeLogExpired, match="reaches back"):
+        list(going)
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_what_remains_of_manifests_that_expire_meanwhile_is_read(log, log_positions, *, damaged):
     expiring = ChangeLog(ExpiringStore(log.store.location))

@@ -291,7 +291,8 @@ class ChangeLog:
 
     def _gap(self, previous: LogPosition, found: Manifest, *, expired: bool) -> WaltapError:
         # Retention removes from the beginning, also what a slow reader still wants.
-        if expired or self.first() == found:
+        first = self.first()
+        if expired or (first is not None and first.log_position >= found.log_position):
             text = f"the log reaches back to {found.previous} only, not to {previous}"
             return ChangeLogExpired(text, path=found.path)
         text = f"manifest {found.log_position} does not follow {previous}, as it should"
