@@ -280,10 +280,11 @@ def test_a_table_is_its_oid_whatever_its_name(destination):
 def test_rows_that_stay_of_a_dropped_table_with_other_types_are_a_difference(destination):
     deliver = destination.pipeline.deliver
     deliver(
-        "CREATE TABLE other (id text PRIMARY KEY, a text, b text); INSERT INTO other VALUES ('x', 'y', 'z')"
+        "CREATE TABLE other (id text PRIMARY KEY, a text, b text, c bigint); "
+        "INSERT INTO other VALUES ('x', 'y', 'z', 1000000000000)"
     )
     destination.database.execute(
-        "DROP TABLE other; CREATE TABLE other (id int PRIMARY KEY, a timestamptz, b bytea)"
+        "DROP TABLE other; CREATE TABLE other (id int PRIMARY KEY, a timestamptz, b bytea, c bytea)"
     )
     output = destination.says("--table", "public.other", code=1)
     assert "public.other 0 1" in output

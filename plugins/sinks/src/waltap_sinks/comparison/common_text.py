@@ -144,5 +144,6 @@ _READERS: Final[dict[str, Callable[[Any], str]]] = {
     "time": _time,
     "timestamp": _moment,
     "timestamptz": _moment,
-    "bytea": lambda value: bytes(value).hex(),
+    # `bytes` of an integer would be as many zeros
+    "bytea": lambda value: memoryview(value).hex(),
 }
