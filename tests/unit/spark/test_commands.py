@@ -331,6 +331,41 @@ def test_a_table_that_stands_still_gets_nothing_and_all_waits(lake):
     ]
 
 
+@pytest.mark.parametrize("how", ["expired", "damaged"])
+def test_a_table_whose_manifests_cannot_be_read_hides_what_waits_for_others(lake, how):
+    lake.change(orders=1, items=1)
+    lake.commit()
+    lake.change(items=4)
+    lake.commit(items="its type changed")
+    lake.change(orders=2)
+    second = lake.manifests()[1]
+    if how == "expired":
+        lake.log.expire(second.log_position, "99991231T235")
+    else:
+        lake.log.store.publish(second.path, b"{")
+    watch = OutputMonitor(lake.output)
+    for after_s in (3, 4):
+        found = watch.progress(lake.now(after_s)).tables
+        assert [(each.waiting_rows, each.lag_ms // 1000) for each in found] == [
+            (0, 0),
+            (2, after_s),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("table_format", "advice"), [("parquet", "--full-refresh"), ("delta", "another sink.path")]
+)
+def test_a_table_whose_manifests_are_gone_gets_advice_that_its_format_allows(
+    lake, table_format, advice
+):
+    lake.change(items=1)
+    lake.state = msgspec.structs.replace(lake.state, format=table_format)
+    lake.commit(items="WT-5106 they are gone")
+    found = CliRunner().invoke(application, ["status", str(lake.folder)])
+    assert advice in " ".join(found.output.split())
+    assert ("--full-refresh" in found.output) == (table_format == "parquet")
+
+
 def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(lake):
     lake.change(orders=1)
     lake.change(orders=2)

@@ -30,7 +30,12 @@ RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."
 )
 EXPIRY_ADVICE: Final = (
-    "In Parquet `waltap spark resume {output} {table} --full-refresh` starts where the log begins."
+    "`waltap spark resume {output} {table} --full-refresh` starts where the log begins; then take a "
+    "new snapshot of the table."
+)
+EXPIRY_ADVICE_IN_PLACE: Final = (
+    "A new output has its rows again: another sink.path, and `waltap run PROFILE --set "
+    "snapshot.mode=always`, until it streams."
 )
 DAMAGE_ADVICE: Final = (
     "It continues as soon as the file is restored; `waltap spark resume {output} {table} "
@@ -163,7 +168,9 @@ def draw(status: AppliedOutput, console: "Console") -> None:
             # the reason of a changed type has its commands
             if TypeChanged.code not in each.suspended:
                 advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
-                advice = EXPIRY_ADVICE if ChangeLogExpired.code in each.suspended else advice
+                if ChangeLogExpired.code in each.suspended:
+                    in_parquet = status.format == "parquet"
+                    advice = EXPIRY_ADVICE if in_parquet else EXPIRY_ADVICE_IN_PLACE
                 console.print(advice.format(output=status.output, table=each.table), markup=False)
         for snapshot_reason in each.stale:
             how = "was displaced" if snapshot_reason == DISPLACED else "needs a new snapshot"

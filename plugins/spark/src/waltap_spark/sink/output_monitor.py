@@ -5,7 +5,9 @@ log say how many rows of each table are between two positions. So the applier wr
 this view, the view is the same for all formats, and it needs no Spark.
 """
 
+import contextlib
 import datetime as dt
+import itertools
 import threading
 import time
 from collections import Counter
@@ -177,17 +179,16 @@ class OutputMonitor:
         self._steps = steps = [each for each in known_steps if each.log_position > since]
         self._since = since
         until = steps[-1].log_position if steps else since
-        begin = min([until, *(each.until for each in self._waiting.values())])
-        try:
-            for manifest in log.manifests(begin):
-                step = _Step.of(manifest)
-                if step.log_position > until:
-                    steps.append(step)
+        # the applier reports these errors; one table's must not hide the lag of others
+        with contextlib.suppress(ChangeLogExpired, ChangeLogDamaged):
+            steps.extend(map(_Step.of, log.manifests(until)))
+        begin = min((each.until for each in self._waiting.values()), default=since)
+        with contextlib.suppress(ChangeLogExpired, ChangeLogDamaged):
+            earlier = log.manifests(begin, since) if begin < since else ()
+            for step in itertools.chain(map(_Step.of, earlier), steps):
                 for name, each in self._waiting.items():
                     each.take(step, step.rows.get(name, 0))
                     each.until = max(each.until, step.log_position)
-        except (ChangeLogExpired, ChangeLogDamaged):
-            pass  # the applier reports the error
         others: dict[str, _WaitingRows] = {}
         for step in steps:
             for name in step.rows.keys() - self._waiting.keys():
