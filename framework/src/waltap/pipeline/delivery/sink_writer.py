@@ -181,7 +181,7 @@ class SinkWriter:
         if snapshot and self._reading.begin(parts):
             self.store(self._reading.stored(self.offset, self.partition))
         given = whole = self._batch(parts, partition or self.partition, snapshot=snapshot)
-        if self._ahead and not snapshot:
+        if self._ahead:
             given = self._undelivered(whole)
             if not given.parts:
                 self._pass(whole, started)
