@@ -243,6 +243,9 @@ def test_a_table_without_a_column_that_is_captured_stops_no_other(delta, tmp_pat
     rig.snapshot(some)
     rig.apply(some, EVENTS)
     assert state(rig).stale == ()
+    rig.db.truncate(bare)
+    rig.follow(some, EVENTS)
+    rig.insert(some, ["9"])
     again = relation("public.t", [], numbers=[], key=(), identity="f", oid=some.oid + 1)
     rig.db.rows["public.t"] = []
     rig.insert(again, [], [])

@@ -11,7 +11,9 @@ from tests.harness.spark import Rig
 from tests.integration.test_spark_applier import EVENTS, PEOPLE
 from typer.testing import CliRunner
 
+from waltap.changes.transactions.transaction import Batch
 from waltap_sinks.changelog.errors import ChangeLogDamaged, ChangeLogExpired
+from waltap_spark.apply import resume_requests
 from waltap_spark.apply.maintenance import maintain
 from waltap_spark.cli.commands import application
 from waltap_spark.compact import small_sets
@@ -89,7 +91,7 @@ def test_it_is_begun_anew_and_a_snapshot_brings_the_older_rows(retyped):
     assert LiveTables(retyped.spark, retyped.output).changes("odd").count() == 2 + 3
 
 
-def test_it_alone_needs_manifests_that_are_gone_and_is_begun_where_the_log_begins(retyped):
+def test_it_alone_needs_manifests_that_are_gone_and_is_begun_where_the_log_begins(retyped, caplog):
     """Damaged ones, too; another output of the log does not wait for it."""
     first = list(retyped.log.manifests())[1]
     file = retyped.folder / "log" / first.path
@@ -99,14 +101,26 @@ def test_it_alone_needs_manifests_that_are_gone_and_is_begun_where_the_log_begin
     retyped.insert(PEOPLE, ["4", "y", None])
     retyped.check(PEOPLE)
     assert "WT-5102" in retyped.output.table("odd").failed
+    resume(retyped, "--full-refresh")
+    assert retyped.current(NUMBER) == [("1", "5")], "its rows stay while none could replace them"
     file.write_bytes(whole)
     retyped.log.expire(retyped.applier.state.log_position, before="99991231T00")
     retyped.reopen()
     retyped.db.insert(PEOPLE, ["5", "z", None])
     retyped.insert(TEXT, ["4", "late"])
     retyped.check(PEOPLE)
-    assert "WT-5106" in retyped.output.table("odd").failed
+    reason = retyped.output.table("odd").failed
+    assert "WT-5106" in reason
     assert "--full-refresh" in said(retyped, "status")
+    retyped.log.expire(
+        list(retyped.log.manifests(retyped.log.begin))[0].log_position, "99991231T00"
+    )
+    retyped.reopen()
+    caplog.clear()
+    retyped.insert(PEOPLE, ["6", "w", None])
+    assert retyped.output.table("odd").failed != reason, "the log begins later"
+    assert "is suspended" not in caplog.text
+    retyped.check(PEOPLE)
     resume(retyped, "--full-refresh")
     assert retyped.current(TEXT) == [("4", "late")]
     retyped.snapshot(TEXT)
@@ -128,6 +142,53 @@ def test_it_gets_no_part_of_a_snapshot_whose_beginning_is_gone(retyped):
     assert retyped.output.table("odd").stale
     retyped.snapshot(TEXT)
     retyped.apply(TEXT)
+
+
+def test_it_waits_for_the_end_of_a_snapshot_with_which_the_log_begins(retyped, caplog, monkeypatch):
+    monkeypatch.setattr(resume_requests, "POLL_S", 0.0)
+    first, second, *others = retyped.db.snapshot(TEXT, rows_each=1)
+    end = retyped.log.end
+
+    def take(piece: Batch) -> None:
+        retyped.sink.write(piece)
+        retyped.sink.flush()
+        retyped.apply()
+
+    take(first)
+    retyped.log.expire(end, before="99991231T00")
+    said(retyped, "resume", "public.odd", "--full-refresh")
+    retyped.reopen()
+    caplog.set_level("INFO")
+    take(second)
+    retyped.apply()
+    assert retyped.output.table("odd").failed
+    assert caplog.text.count("waits for the end of the snapshot") == 1
+    for piece in others:
+        take(piece)
+    resume(retyped, "--full-refresh")
+    assert not retyped.output.table("odd").failed
+
+
+def test_a_step_of_a_dead_driver_is_found_again_when_its_manifests_are_restored(delta, tmp_path):
+    made = Rig(tmp_path, delta, "delta")
+    made.insert(NUMBER, ["1", "5"])
+    made.insert(TEXT, ["2", "word"])
+    made.insert(TEXT, ["3", "word"])
+    assert made.output.table("odd").failed
+    said(made, "resume", "public.odd", "--cast-to-text")
+    made.reopen()
+    made.write(PEOPLE, ["1", "Ann", None])
+    made.apply_and_die()
+    file = made.folder / "log" / list(made.log.manifests())[1].path
+    whole = file.read_bytes()
+    file.write_bytes(b"{")
+    made.apply()
+    assert "WT-5102" in made.output.table("odd").failed
+    file.write_bytes(whole)
+    made.write(TEXT, ["4", "later"])
+    resume(made)
+    assert not made.output.table("odd").failed
+    assert made.current(TEXT) == [("1", "5"), ("2", "word"), ("3", "word"), ("4", "later")]
 
 
 def test_maintenance_leaves_a_request_to_the_next_try(retyped):

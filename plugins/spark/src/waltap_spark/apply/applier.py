@@ -170,6 +170,9 @@ class OutputApplier:
         self._retries = TableRetries()
         self._idle_tables = IdleTables(self.format)
         self._requests = ResumeRequests(output)
+        # Whether the log's newest applied manifest is within a snapshot; tables whose request waits
+        # for the end of one.
+        self._in_snapshot, self._delayed = False, set[str]()
         # Tables of the last commit by the names that the present one gives them.
         self._named: Mapping[str, TableState] | None = None
         # One Spark session for each table that is applied in parallel.
@@ -265,9 +268,11 @@ class OutputApplier:
                 list(self._log.manifests(self.state.log_position, pending_intent)), repeats=True
             )
             self._pending_intent = None
-        return self._apply(
-            [each for each in manifests if each.log_position > self.state.log_position]
-        )
+        new = [each for each in manifests if each.log_position > self.state.log_position]
+        state = self._apply(new)
+        if new:
+            self._in_snapshot = new[-1].unfinished_snapshot is not None
+        return state
 
     def _apply(
         self, manifests: Sequence[Manifest], *, again: bool = True, repeats: bool = False
@@ -434,9 +439,15 @@ class OutputApplier:
             elif request.how == "anew" and self.format.writes_in_place:
                 log.warning("%s cannot be refreshed in full in this format", request.table)
             else:
-                table = self._beginning(table) if request.how == "anew" else table
-                if table is not None:
-                    asked[path] = resumed(table, request.how)
+                try:
+                    found = self._beginning(table) if request.how == "anew" else table
+                except (ChangeLogDamaged, ChangeLogExpired) as error:
+                    # refreshed, it would lose its rows and gain none
+                    log.warning("%s keeps its rows: %s", table.name, first_words(error))
+                    self._requests.answered(path)
+                    continue
+                if found is not None:
+                    asked[path] = resumed(found, request.how)
                     self._retries.forget(table.name)
                 continue
             self._requests.answered(path)
@@ -446,19 +457,30 @@ class OutputApplier:
         """Return ``table`` where the log begins, if that is after its position.
 
         A snapshot counts as a whole or not at all. None: the log begins with an unfinished one.
+        Raises: ChangeLogDamaged, ChangeLogExpired if the changes after it cannot be read.
         """
+        if self._in_snapshot and table.name in self._delayed:
+            return None
+        at, until = table.log_position or NOTHING, self.state.log_position
         try:
+            for _manifest in self._log.manifests(at, until):
+                pass
+        except ChangeLogExpired:
             begin = self._log.begin
-            if begin <= (table.log_position or NOTHING):
-                return table
-            for manifest in self._log.manifests(begin, self.state.log_position):
-                if manifest.snapshot is not None:
-                    begin = manifest.log_position
-                if manifest.unfinished_snapshot is None:
-                    return replace(table, log_position=begin, staged=())
-        except (ChangeLogDamaged, ChangeLogExpired):
+            if begin <= at:
+                raise
+        else:
             return table
-        return None
+        found = None
+        for manifest in self._log.manifests(begin, until):
+            if found is None and manifest.snapshot is not None:
+                begin = manifest.log_position
+            if found is None and manifest.unfinished_snapshot is None:
+                found = replace(table, log_position=begin, staged=())
+        if found is None and table.name not in self._delayed:
+            log.info("%s waits for the end of the snapshot with which the log begins", table.name)
+            self._delayed.add(table.name)
+        return found
 
     def _plans(
         self,
@@ -537,15 +559,21 @@ class OutputApplier:
                 raise wrong from error
             cause = refused(error)
             reason = first_words(cause)
-            if reason != table.failed:
+            # the words of an expiry change whenever the log expires further
+            expired = isinstance(cause, ChangeLogExpired) and cause.code in table.failed
+            if reason != table.failed and not expired:
                 log.error("%s is suspended, other tables continue: %s", name, reason)  # noqa: TRY400
             self._retries.failed(name)
             segment = error.fields["segment"] if isinstance(error, SegmentDamaged) else ""
+            had = table.attempts
+            if found.unreadable is not None and attempt.repeats:
+                # the commit's driver may have written its steps when they could be read
+                had = (*had, attempt.commit.log_position)
             suspended = replace(
                 table,
                 failed=reason,
                 log_position=table.log_position or before.log_position,
-                attempts=found.ends(table.attempts, every=attempt.repeats),
+                attempts=found.ends(had, every=attempt.repeats),
                 waits=found.waiting(table),
                 damaged=str(segment),
             )

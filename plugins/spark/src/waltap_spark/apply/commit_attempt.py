@@ -167,9 +167,9 @@ class CommitAttempt:
         if group.external_snapshot:
             return self.external_snapshots.replaced(self.format, commit, table, group)
         if not group.rows:
-            if group.replaces and past:
-                return self._end(commit, table, group)
-            return self.format.truncate(commit, table) if group.replaces else table
+            if not (group.replaces or group.operations["t"]):
+                return table
+            return self._end(commit, table, group) if past else self.format.truncate(commit, table)
         types, store = table.file_schemas[group.fingerprint], self.changelog.store
         brought = GroupRows(
             group=group,
