@@ -55,7 +55,7 @@ class SqlProperties(Properties):
     evolution: Literal["basic", "none"] = declare(
         "schema.evolution",
         default="basic",
-        summary="basic: create tables, add, widen and rename columns as the source does; drop "
+        summary="basic: create tables, add, retype and rename columns as the source does; drop "
         "nothing. none: leave the target's tables as they are.",
     )
     history: Literal["none", "beside", "instead"] = declare(

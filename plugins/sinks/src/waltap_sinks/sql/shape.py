@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -265,6 +266,7 @@ class HistoryShape(TargetShape):
                     f"{base.source} has a column {column.name} of its own",
                     property="history.column.prefix",
                     example="h_",
+                    column=re.escape(f"{base.source}.{column.name}"),
                 )
         # The source's OIDs are positive, so a history is stored under a negative one.
         self.relation = msgspec.structs.replace(

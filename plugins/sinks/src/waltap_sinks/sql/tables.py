@@ -156,7 +156,7 @@ class TargetTables:
         if ignored is not None:
             raise ignored
         before = described
-        if evolves and self._evolve(shape, described, names, known):
+        if evolves and self._evolve(shape, described, names, known, renewed=renewed):
             described = self._described(shape) or described
         missing = [c.name for c in shape.columns if c.name not in described.columns]
         soft = self._soft(shape)
@@ -302,6 +302,7 @@ class TargetTables:
                 f"{shape.source} has a column {soft} of its own",
                 property="soft.delete.column",
                 example=f"waltap_{soft}",
+                column=re.escape(f"{shape.source}.{soft}"),
             )
         # A table per topic is shared on purpose when a transform routes tables to one topic.
         if "{topic}" in self._properties.table_format:
@@ -473,6 +474,8 @@ class TargetTables:
         described: TargetDescription,
         names: dict[int, str],
         known: KnownTable | None,
+        *,
+        renewed: bool,
     ) -> bool:
         """Change the table to fit ``shape``; return whether it changed.
 
@@ -490,7 +493,7 @@ class TargetTables:
                 done = True
             # Computed columns of the target keep the type that their owner chose.
             elif existing.written:
-                done |= self._retype(shape, column, existing, wanted, known)
+                done |= self._retype(shape, column, existing, wanted, known, renewed=renewed)
         soft = self._soft(shape)
         if soft is not None and soft not in columns:
             self._target.add_column(shape.name, soft, self._target.time_type, None)
@@ -504,6 +507,8 @@ class TargetTables:
         existing: ExistingColumn,
         wanted: str,
         known: KnownTable | None,
+        *,
+        renewed: bool,
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
@@ -516,12 +521,14 @@ class TargetTables:
         # Rows that the source has no longer, or as they were, keep their values.
         properties = self._properties
         keeps = properties.delete_mode != "delete" or properties.mode == "insert"
-        if keeps or self.redelivers or isinstance(shape, HistoryShape):
+        if (keeps and not renewed) or self.redelivers or isinstance(shape, HistoryShape):
             wanted = target.common_type(existing.type, wanted)
             wanted = text if wanted == target.text_type else wanted
         if wanted == existing.type:
             return False
-        made = self._cast(name, column.name, wanted, text)
+        # Readers see the rows, which a snapshot replaces, until its commit.
+        replaced = renewed and target.transactional_ddl and not column.key
+        made = self._cast(name, column.name, wanted, text, replaced=replaced)
         log.info("changed %s of %s from %s to %s", column.name, name, existing.type, made)
         return True
 
@@ -534,19 +541,24 @@ class TargetTables:
             replace(column, column=source, mapping=self._types.column(source))
         )
 
-    def _cast(self, name: TargetName, column: str, type_: str, text: str) -> str:
+    def _cast(self, name: TargetName, column: str, type_: str, text: str, *, replaced: bool) -> str:
         """Cast a column to a type, or to ``text`` if values do not fit; return the type.
+
+        Values of rows that are ``replaced`` are lost where they do not fit.
 
         Raises: SqlTableUnfit.
         """
         target = self._target
-        for each in (type_, text) if target.holds(name, column, type_) else (text,):
+        tries = [type_] if replaced or target.holds(name, column, type_) else []
+        for each in (*tries, *[type_] * replaced, text):
             try:
                 with target.attempt() if target.transactional_ddl else nullcontext():
                     target.alter_type(name, column, each)
             except target.errors as error:
                 meaning = target.meaning(error)
                 if meaning is SqlValueUnfit and each != text:
+                    if replaced:
+                        target.run(f"DELETE FROM {target.quoted_table(name)}")
                     continue
                 # As of a view that has the column.
                 if meaning not in {None, SqlTableUnfit, SqlConstraintViolated}:

@@ -158,18 +158,28 @@ class DuckTarget(SqlTarget):
         return is_wider(existing, wanted, WIDER, text="VARCHAR")
 
     def holds(self, name: TargetName, column: str, type_: str) -> bool:
-        quoted = self.quoted(column)
-        cast = f"TRY_CAST(CAST({quoted} AS VARCHAR) AS {type_})"
+        quoted, cast = self.quoted(column), self._cast(name, column, type_)
         query = f"SELECT count({quoted}) = count({cast}) FROM {self.quoted_table(name)}"
         return bool(self.run(query)[0][0])
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
+        quoted, cast = self.quoted(column), self._cast(name, column, type_)
         if column.lower() not in self._keyed(name) and not self.run(INDEXES, name):
-            super().alter_type(name, column, type_)
+            super().alter_type(name, column, f"{type_} USING {cast}")
             return
-        kinds = {found.lower(): kind for found, kind in self.run(COLUMNS, name)}
-        before = rf"([(,]\s*(?:{_written(column)})\s+){re.escape(kinds[column.lower()])}"
-        self._make_again(name, before, rf"\1{type_}")
+        kind = re.escape(self._kind(name, column))
+        before = rf"([(,]\s*(?:{_written(column)})\s+){kind}"
+        self._make_again(name, before, rf"\1{type_}", f"* REPLACE ({cast} AS {quoted})")
+
+    def _cast(self, name: TargetName, column: str, type_: str) -> str:
+        """Return the cast of a column by its text, else null."""
+        quoted = self.quoted(column)
+        text = quoted if self._kind(name, column) == "BOOLEAN" else f"CAST({quoted} AS VARCHAR)"
+        return f"TRY_CAST({text} AS {type_})"
+
+    def _kind(self, name: TargetName, column: str) -> str:
+        kinds = {found.lower(): str(kind) for found, kind in self.run(COLUMNS, name)}
+        return kinds[column.lower()]
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         keyed = not self._keyed(name).isdisjoint(map(str.lower, columns))
@@ -179,7 +189,7 @@ class DuckTarget(SqlTarget):
         """Return the columns in keys, in lower case."""
         return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
 
-    def _make_again(self, name: TargetName, before: str, after: str) -> bool:
+    def _make_again(self, name: TargetName, before: str, after: str, values: str = "*") -> bool:
         """Make a table by a statement with ``after``: DuckDB alters no key.
 
         Return false if its statement has no ``before``.
@@ -189,7 +199,7 @@ class DuckTarget(SqlTarget):
         statement, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL)
         if not found:
             return False
-        self.run(f"CREATE OR REPLACE TEMP TABLE waltap_copy AS FROM {table}")
+        self.run(f"CREATE OR REPLACE TEMP TABLE waltap_copy AS SELECT {values} FROM {table}")
         self.run(f"DROP TABLE {table}")
         self.run(statement)
         self.run(f"INSERT INTO {table} FROM waltap_copy")

@@ -140,14 +140,23 @@ class SqliteTarget(SqlTarget):
         return f"a new table with {self.quoted(column)} {type_}: SQLite alters no collation"
 
     def widened(self, existing: str, wanted: str) -> bool | None:
-        # A number in a column of numbers stays; a text of digits does not.
-        return False if existing in {wanted, "TEXT", "BLOB", ""} else None
+        # Columns take values of any type. Numeric columns make a number of a text of digits, and
+        # REAL a rounded one of an integer.
+        changes = wanted == "TEXT" or existing == "REAL"
+        return False if not changes or existing in {wanted, "TEXT", "BLOB", ""} else None
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, old = self.quoted_table(name), self.quoted(column)
         new = self.quoted(with_suffix(column, "_waltap_moves"))
+        indexes = self.run(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+            " AND tbl_name = %s COLLATE NOCASE",
+            [name.name],
+        )
         self.run(f"ALTER TABLE {table} ADD COLUMN {new} {type_}")
         self.run(f"UPDATE {table} SET {new} = {old}")
+        for index, _made in indexes:  # an indexed column cannot be dropped
+            self.run(f"DROP INDEX {self.quoted(index)}")
         try:
             self.run(f"ALTER TABLE {table} DROP COLUMN {old}")
         except sqlite3.OperationalError as error:
@@ -156,6 +165,8 @@ class SqliteTarget(SqlTarget):
                 statement=f"a new table with {old} {type_}",
             ) from error
         self.run(f"ALTER TABLE {table} RENAME COLUMN {new} TO {old}")
+        for _index, made in indexes:
+            self.run(made)
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_decimal(kind):

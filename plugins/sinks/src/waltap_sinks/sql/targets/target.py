@@ -27,7 +27,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName, TargetShape, with_suffix
-from waltap_sinks.sql.targets.typed import MOST_DIGITS, TypedRows, common_decimal
+from waltap_sinks.sql.targets.typed import MOST_DIGITS, TypedRows, common_decimal, is_lossless
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,8 @@ class SqlTarget(abc.ABC):
         sizes = common_decimal(existing, wanted)
         if sizes is not None and "(" in wanted:
             return f"decimal{sizes}" if sizes[0] <= MOST_DIGITS else self.text_type
-        return wanted if self.widened(existing, wanted) else self.text_type
+        holds = self.widened(existing, wanted) or is_lossless(existing, wanted)
+        return wanted if holds else self.text_type
 
     def holds(self, name: TargetName, column: str, type_: str) -> bool:
         """Return false if ALTER TABLE would fail and end the transaction."""

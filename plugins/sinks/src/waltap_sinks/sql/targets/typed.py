@@ -94,6 +94,20 @@ def common_decimal(existing: str, wanted: str) -> tuple[int, int] | None:
     return whole + scale, scale
 
 
+# The types whose values each type has, too, beside its family in `is_wider`.
+LOSSLESS: Final = {
+    "double": {"smallint", "int", "integer"},
+    "double precision": {"smallint", "integer"},
+    "datetime(6)": {"date"},
+    "timestamp with time zone": {"date", "timestamp", "timestamp without time zone"},
+}
+
+
+def is_lossless(existing: str, wanted: str) -> bool:
+    """Return whether all values of ``existing`` stay the same in ``wanted``."""
+    return _parsed(existing.lower())[0] in LOSSLESS.get(wanted.lower(), ())
+
+
 def _parsed(text: str) -> tuple[str, tuple[int, ...]]:
     """Return a type's name and modifiers.
 
