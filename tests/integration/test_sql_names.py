@@ -387,10 +387,17 @@ def test_a_key_that_the_target_cannot_hold_ends_the_run(place, kind, held, odd):
 @EACH
 def test_long_keys_fit(place):
     source = Model()
-    source.insert(WORDS, ["k" * 760, "\U0001f600" * 70_000])
-    source.insert(PAIRS, ["k" * 380, "\u00e9" * 380])
+    source.insert(WORDS, ["k" * 768, "\U0001f600" * 70_000])
+    source.insert(PAIRS, ["k" * 384, "\u00e9" * 384])
     place.deliver(source.commit())
-    assert place.rows("words", "word") == [("k" * 760,)]
+    assert place.rows("words", "word") == [("k" * 768,)]
+    kept = relation("public.kept", [("a", "text"), ("b", "bytea"), ("n", "int4")], key=("a", "b"))
+    bytes_ = r"\x" + "ab" * 1520  # an index of a history has a flag, too
+    part = source.inserted(kept, ["\U0001f600" * 380, bytes_, "1"])
+    place.deliver(part, history_mode="beside", named="kept")
+    source.update(kept, ["\U0001f600" * 380, bytes_], n="2")
+    place.deliver(source.commit(), history_mode="beside", named="kept")
+    assert place.rows("kept_history", "n") == [("1",), ("2",)]
 
 
 LOOSE = {

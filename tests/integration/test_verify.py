@@ -602,7 +602,7 @@ def test_what_a_target_does_not_hold_is_reported_before_the_run_with_what_ends_i
     mariadb.execute(f"CREATE DATABASE {name}")
     database.execute(
         "CREATE TABLE words (a text, b text, v text, PRIMARY KEY (a, b));"
-        "CREATE TABLE short (a varchar(253), b varchar(9), n int, PRIMARY KEY (a, b, n))"
+        "CREATE TABLE short (a varchar(256), b varchar(9), n int, PRIMARY KEY (a, b, n))"
     )
     shop.source["table.include.list"] = "public.words,public.short"
     shop.sink = {"type": "sql", "url": mariadb.url(name)}
@@ -614,7 +614,7 @@ def test_what_a_target_does_not_hold_is_reported_before_the_run_with_what_ends_i
 
     for command in ("doctor", "plan"):
         (keys,) = reported(command, "warning")
-        assert "380 characters of a, b, of the key of public.words (760 by 2" in keys["found"]
+        assert "384 characters of a, b, of the key of public.words (768 by 2" in keys["found"]
     limit = keys["remedy"].partition("ALTER TABLE")[2].partition("; or")[0]
     database.execute("ALTER TABLE" + limit)
     mariadb.execute(

@@ -47,17 +47,19 @@ def held(context: CheckContext) -> list[PreflightCheck]:
         relations = [each.relation for each in planned(context.connector, context.offset).tables]
     except WaltapError:
         return []  # the check of the connector or of the sink reports it
-    found = [check for relation in relations for check in _long_keys(relation)]
+    flagged = any(each.history != "none" for each in mine)
+    found = [check for relation in relations for check in _long_keys(relation, flagged)]
     for properties, target in targets:
         found += _of_target(properties, target, relations)
     return found
 
 
-def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
-    from waltap_sinks.sql.targets.mysql import INDEX_BYTES
+def _long_keys(relation: Relation, flagged: bool) -> Iterator[PreflightCheck]:
+    from waltap_sinks.sql.targets.mysql import FLAG_BYTES, INDEX_BYTES
 
     names = relation.primary_key or ()
-    share = INDEX_BYTES // max(1, len(names))
+    shared = INDEX_BYTES - FLAG_BYTES * flagged
+    share = shared // max(1, len(names))
     columns = [column for column in relation.columns if column.name in names]
     long = [column.name for column in columns if _may_exceed(base_column(column), share // 4)]
     if long:
@@ -68,7 +70,7 @@ def _long_keys(relation: Relation) -> Iterator[PreflightCheck]:
         yield PreflightCheck.warning(
             "target keys",
             f"the target holds {most} characters of {', '.join(long)}, of the key of "
-            f"{relation.name} ({INDEX_BYTES // 4} by {len(names)} columns); a longer value ends the run "
+            f"{relation.name} ({shared // 4} by {len(names)} columns); a longer value ends the run "
             "(WT-5705)",
             f"Limit the length in the source: ALTER TABLE {table} ADD CHECK ({limits}); or send a "
             f"digest instead: column.mask.hash.SHA-256.with.salt.SALT = {pattern}",

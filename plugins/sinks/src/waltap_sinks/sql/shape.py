@@ -4,7 +4,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -59,6 +59,8 @@ class TargetColumn:
     # The column is one of ``key_columns`` of the key.
     key: bool
     key_columns: int = 1
+    # The key's index has a history's flag, too.
+    flagged: bool = False
 
 
 class TargetShape:
@@ -277,7 +279,8 @@ class HistoryShape(TargetShape):
             base.name.schema, with_suffix(base.name.name, properties.history_suffix)
         )
         first = len(relation.columns)
-        self.columns = base.columns + tuple(
+        own = tuple(replace(c, flagged=True) if c.key else c for c in base.columns)
+        self.columns = own + tuple(
             TargetColumn(first + n, column.name, column, types.column(column), None, key=False)
             for n, column in enumerate(computed)
         )

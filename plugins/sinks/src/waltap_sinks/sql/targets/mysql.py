@@ -52,8 +52,9 @@ DEAD_LINK: Final = {
     "TCP_USER_TIMEOUT": 60_000,
 }
 
-# Bytes that the columns of a key share: an index entry of InnoDB has 3072, also of a history's flag.
-INDEX_BYTES: Final = 3040
+# Bytes of an index entry of InnoDB, which the columns of a key share, and of a history's flag in it.
+INDEX_BYTES: Final = 3072
+FLAG_BYTES: Final = 32
 KEYS_AT_ONCE: Final = 1_000
 # Collations of MariaDB and MySQL that compare texts bytewise, with the spaces at their ends.
 COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
@@ -440,11 +441,12 @@ def _type_of(kind: "pa.DataType", column: TargetColumn) -> str:
         return "datetime(6)"
     if pa.types.is_decimal(kind):
         return f"decimal({max(kind.precision, kind.scale)},{max(kind.scale, 0)})"
+    share = (INDEX_BYTES - FLAG_BYTES * column.flagged) // column.key_columns
     if pa.types.is_binary(kind):
-        return f"varbinary({INDEX_BYTES // column.key_columns})" if column.key else "longblob"
+        return f"varbinary({share})" if column.key else "longblob"
     data_type = column.column.data_type
     limited = data_type is not None and data_type.name in {"varchar", "bpchar"}
-    most = INDEX_BYTES // 4 // column.key_columns if column.key else 4000
+    most = share // 4 if column.key else 4000
     if limited and 4 < column.column.typmod <= most + 4:
         return f"varchar({column.column.typmod - 4})"
     return f"varchar({most})" if column.key else "longtext"
