@@ -35,7 +35,9 @@ def typed(text: str) -> dict[str, Any]:
     if name == "numeric" and numbers:
         numbers = [(numbers[0] << 16) | numbers[1]]
     typmod = numbers[0] + 4 if numbers else -1
-    kind = DataType(oid=BUILTIN_TYPES[name].oid, schema="pg_catalog", name=name)
+    found = BUILTIN_TYPES[name.removeprefix("_")]
+    oid = found.array_oid if name.startswith("_") else found.oid
+    kind = DataType(oid=oid, schema="pg_catalog", name=name)
     return {"type_oid": kind.oid, "typmod": typmod, "data_type": kind}
 
 

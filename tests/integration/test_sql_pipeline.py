@@ -237,6 +237,22 @@ def test_a_type_that_changed_marks_its_table_until_a_snapshot_replaces_it(
     assert_equal(database, "shifted")
 
 
+def test_a_column_of_a_type_of_the_users_follows_its_next_type(database, tmp_path):
+    p = begun(
+        database, tmp_path,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE \"odd mood\" AS ENUM ('x')",
+        "CREATE TABLE t (id int PRIMARY KEY, a mood, b mood[], c int[], d \"odd mood\")",
+        "INSERT INTO t VALUES (1, 'ok', '{sad}', '{1}', 'x')",
+    )  # fmt: skip
+    p.deliver(
+        "ALTER TABLE t ALTER a TYPE int USING 7, ALTER b TYPE date USING NULL, ALTER c TYPE mood USING NULL,"
+        " ALTER d TYPE int USING 7",
+        "INSERT INTO t VALUES (2, 8, '2024-02-29', 'sad', 8)",
+    )
+    p.catch_up(**{"snapshot.mode": "always"})
+    assert_equal(database, "t")
+
+
 def test_rows_whose_columns_are_in_doubt_are_read_again(database, tmp_path, caplog):
     """Nothing shows whether a change came before or after a column like the dropped one was added; the next
     run reads the rows, since the first one ends at once."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from waltap.base.text import sql_word
 from waltap.changes.decode.builtin_types import BUILTIN_TYPES
 from waltap.changes.decode.relation import (
     DataType,
@@ -55,6 +56,9 @@ log = logging.getLogger(__name__)
 
 # The suffix of columns that swap their names.
 MOVING: Final = "_waltap_moves"
+
+# The least OID of a type that a user created.
+USERS: Final = 16_384
 
 
 class TargetTables:
@@ -589,15 +593,13 @@ class TargetTables:
         name, typmod = known.types.get(number, now)
         if (name, typmod) == now or isinstance(shape, HistoryShape):
             return (name, typmod) != now
-        builtin = BUILTIN_TYPES.get(name)
-        if builtin is None:
-            return False
+        kind = _type_named(name)
         before = msgspec.structs.replace(
             column.column,
-            type_oid=builtin.oid,
+            type_oid=kind.oid,
             typmod=typmod,
-            data_type=DataType(oid=builtin.oid, schema="pg_catalog", name=name),
-            type_text=name,
+            data_type=kind,
+            type_text=f"{sql_word(kind.schema)}.{sql_word(kind.name)}",
         )
         assert self._types is not None
         made = self._target.type_for(
@@ -730,6 +732,16 @@ class TargetTables:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
         self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
+
+
+def _type_named(name: str) -> DataType:
+    """Return the type of a name by `type_name`."""
+    builtin = BUILTIN_TYPES.get(name.removeprefix("_"))
+    if builtin is not None:
+        oid = builtin.array_oid if name.startswith("_") else builtin.oid
+        return DataType(oid=oid, schema="pg_catalog", name=name)
+    schema, _, own = name.rpartition(".")
+    return DataType(oid=USERS, schema=schema or "pg_catalog", name=own)
 
 
 def _present_names(known: KnownTable, described: TargetDescription | None) -> dict[int, str]:
