@@ -32,7 +32,7 @@ def test_a_row_is_caught_by_its_name_and_by_its_kind():
 
 def test_a_row_has_its_attributes_and_else_its_kinds():
     assert (SinkReturned.code, SinkReturned.retry) == ("WT-5802", RetryVerdict.RECONNECT)
-    assert SinkReturned.__doc__ == "A paused sink is retried."
+    assert SinkReturned.__doc__ == "A paused sink answers again."
     assert (SlotGivenUp.retry, SlotGivenUp.loses) == (SourceError.retry, SourceError.loses)
     assert SlotGivenUp.__module__ == "waltap.services.slot_monitor"
 

@@ -125,7 +125,8 @@ class WaltapError(Exception):
 
     code: ClassVar[str] = "WT-9000"
     # Without a verdict of its own an error ends the run.
-    retry: ClassVar[RetryVerdict] = RetryVerdict.NEVER
+    # A pause of a sink gives an error its own verdict.
+    retry: RetryVerdict = RetryVerdict.NEVER
     remedy: ClassVar[str] = "This is a bug in waltap: please report it with the lines above."
     loses: ClassVar[bool] = False
     """Whether the source no longer has the changes: a gap (`waltap.ports.offsets.gaps`)."""

@@ -68,7 +68,7 @@ class Rig:
         sink: Sink | None = None,
         order: TransactionOrder | None = None,
         render: Format | None = None,
-        delivered: Positions = Positions(),  # noqa: B008 - it is immutable
+        delivered: Positions | None = None,
         several: FanOut | None = None,
         **stored: Any,
     ) -> None:

@@ -72,7 +72,7 @@ def test_a_transform_that_replaces_parts_alone_keeps_numbers_and_count():
 
 
 def kept(**properties: str) -> list[str]:
-    out = TableFilter(FilterProperties.model_validate(properties))(batch())
+    out = transformed(TableFilter(FilterProperties.model_validate(properties)), batch())
     shape = {"skipped.operations": "none", "tombstones.on.delete": "false"}
     found = values(json_format(shape).render(out.parts, NOW))
     assert out.events == len(found) - sum(v["op"] == "t" for v in found) // 2

@@ -17,8 +17,6 @@ from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import TransactionPart
 
-# A snapshot without transactions, as a standby has it.
-STANDBYS = "0:0:"
 HALF = 1 << 31
 XID_RANGE = 1 << 32
 # The first ordinary id; lower ones mark frozen rows, which are older than every transaction.
@@ -41,7 +39,9 @@ class SnapshotVisibility:
         if not text:
             return None
         snapshot, _, horizon = text.partition("@")
-        return cls.of_snapshot(snapshot or STANDBYS, parse_lsn(horizon))
+        if not snapshot:
+            return cls(0, 0, frozenset(), parse_lsn(horizon))
+        return cls.of_snapshot(snapshot, parse_lsn(horizon))
 
     @classmethod
     def of_snapshot(cls, text: str, horizon: int = 0) -> "SnapshotVisibility":

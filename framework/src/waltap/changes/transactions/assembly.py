@@ -102,8 +102,8 @@ class EarlyDeliveries:
     def load(self, resume_lsn: int, slot_lsn: int = 0) -> list[str]:
         """Read the records of an earlier run.
 
-        A slot that began at ``slot_lsn`` does not show the decision of an earlier PREPARE: return
-        the GIDs of these transactions, and keep no record.
+        A slot that began at ``slot_lsn`` does not send the decision about an earlier PREPARE: return
+        the GIDs of such transactions, and drop their records.
         """
         if self._path is None or not self._path.exists():
             return []
@@ -180,7 +180,7 @@ ROLLED_BACK: Final = (
     "prepared transaction %r was rolled back after its rows had been delivered at PREPARE, as "
     "two.phase.policy=prepare has it: what the sink has of it was never committed"
 )
-UNDECIDED: Final = (
+DECIDED_UNSEEN: Final = (
     "prepared transaction %r was decided before the slot began, after its rows had been delivered at "
     "PREPARE: if it was rolled back, what the sink has of it was never committed"
 )
@@ -254,7 +254,7 @@ class TransactionAssembler:
         self._early = EarlyDeliveries(spill_dir and spill_dir / EARLY)
         with self._area.guarded():
             for gid in self._early.load(resume.end_lsn, slot_lsn):
-                self._warn(UNDECIDED, gid)
+                self._warn(DECIDED_UNSEEN, gid)
 
     # --- what the engine asks --------------------------------------------------------------------
 

@@ -81,6 +81,10 @@ class Positions(Mapping[str, Position]):
         advanced._positions = {**self._positions, partition: position}  # noqa: SLF001 - an object of this class
         return advanced
 
+    def raised(self, partition: str, position: Position) -> "Positions":
+        """Return a copy with the later position in ``partition``."""
+        return self.advanced(partition, max(self._positions.get(partition, position), position))
+
     def __getitem__(self, partition: str) -> Position:
         return self._positions[partition]
 

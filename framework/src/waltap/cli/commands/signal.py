@@ -237,7 +237,7 @@ def _table_ids(names: list[str], connector: Connector, stages: "PipelineStages")
 
 
 def _unpublished(connector: Connector, table_ids: list[TableId]) -> set[TableId]:
-    """Return the tables that a start adds to the publication, and nothing else."""
+    """Return the tables that only a start can add to the publication."""
     published = published_by(connector)
     if not published.adds_tables():
         return set()

@@ -119,7 +119,7 @@ def _indexes(begins: Any, steps: Any, count: int) -> "np.ndarray[Any, Any]":
     done = min(count, FIRST_ROWS)
     np.multiply(np.arange(done, dtype="i4")[:, None], steps, out=made[:done])
     made[:done] += begins
-    # Rows that follow others in equal distance need one pass, not two.
+    # Later rows are earlier ones plus a constant: one pass, where the first rows take two.
     while done < count:
         more = min(done, count - done)
         np.add(made[:more], steps * done, out=made[done : done + more])

@@ -125,10 +125,9 @@ class FanOut(Sink):
 
     def advance(self, partition: str, position: Position) -> None:
         """Record that no change is left before ``position``: each sink has all of them."""
-        position = max(position, self._written.get(partition, position))
-        self._written = self._written.advanced(partition, position)
+        self._written = self._written.raised(partition, position)
         for branch in self.branches:
-            branch.advance(partition, position)
+            branch.advance(partition, self._written[partition])
 
     def forget(self, oid: int) -> None:
         for branch in self.branches:
@@ -198,19 +197,17 @@ class FanOut(Sink):
             if branch.name in served:
                 continue
             if branch.paused is not None:
-                if not _reads(batch):
-                    continue
-                if branch.paused.retry is RetryVerdict.SAME_BATCH:
-                    # The sink is closed by now, and another one gets the batch.
-                    branch.paused.retry = RetryVerdict.RECONNECT  # type: ignore[misc] # of this error
-                raise branch.paused
+                if _reads(batch):
+                    raise branch.paused
+                continue
             with self._pausing(branch, batch):
                 call(branch)
             served.add(branch.name)
         # By the changes alone: other batches may have the position of a sink that is ahead of the offset.
-        reached = self._written.get(batch.partition, batch.position)
-        changed = transactions_in(batch.parts)
-        reached = batch.position if batch.snapshot else position_after(changed, reached)
+        before = self._written.get(batch.partition, batch.position)
+        reached = position_after(transactions_in(batch.parts), before)
+        if batch.snapshot:
+            reached = batch.position
         self._written = self._written.advanced(batch.partition, reached)
 
     def flush(self) -> Positions | None:

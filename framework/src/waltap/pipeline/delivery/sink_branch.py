@@ -21,7 +21,7 @@ from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component
 from waltap.encoders.format.format import Format
 from waltap.encoders.format.record_stage import RecordStep
-from waltap.errors import RecordError, SinkError, WaltapError
+from waltap.errors import RecordError, RetryVerdict, SinkError, WaltapError
 from waltap.ports.offsets.offset import SinkProgress
 from waltap.ports.sink.refusal import RecordsRefused
 from waltap.ports.sink.roles import RelationCachingSink, flush_acknowledged, stored_position_of
@@ -269,13 +269,13 @@ class PositionedBranch(SinkBranch):
 
     def advance(self, partition: str, position: Position) -> None:
         # The sink may be ahead: it would get twice what it has.
-        written = max(position, self.written.get(partition, position))
-        durable = max(position, self.durable.get(partition, position))
-        self.written = self.written.advanced(partition, written)
-        self.durable = self.durable.advanced(partition, durable)
+        self.written = self.written.raised(partition, position)
+        self.durable = self.durable.raised(partition, position)
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
+        if error.retry is RetryVerdict.SAME_BATCH:
+            error.retry = RetryVerdict.RECONNECT  # the sink is closed, and another gets the batch
         self.paused = error
         self.retry_at = self.clock.monotonic() + self.properties.retry_ms / 1000
 
@@ -328,8 +328,7 @@ class PositionedBranch(SinkBranch):
         promised = positions_of(self.sink, "flush", flushed, first)
         self.flushed_ms = self.clock.time_ns() // 1_000_000
         for name, position in promised.items():
-            before = self.durable.get(name, position)
-            self.durable = self.durable.advanced(name, max(before, position))
+            self.durable = self.durable.raised(name, position)
         # It may promise less than it was given, as within a transaction.
         durable = self.durable
         self.unflushed = any(n not in durable or durable[n] < p for n, p in self._given.items())

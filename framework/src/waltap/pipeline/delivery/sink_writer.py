@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -105,7 +104,7 @@ class SinkWriter:
         may_write: Callable[[], None] = lambda: None,
         on_written: Callable[[int], Collection[int]] = lambda _lsn: (),
         on_durable: Callable[[], None] = lambda: None,
-        delivered: Mapping[str, Position] = MappingProxyType({}),
+        delivered: Mapping[str, Position] | None = None,
     ) -> None:
         self._pipeline, self._branch, self._sink = pipeline, branch, branch.sink
         self._store, self._host, self._retries = store, host, retries
@@ -119,7 +118,7 @@ class SinkWriter:
         # By partition, the sink's own position as long as the stream is before it.
         self._ahead = {
             name: position
-            for name, position in delivered.items()
+            for name, position in (delivered or {}).items()
             if name in self.written and position > self.written[name]
         }
         # The first or only partition.
@@ -482,7 +481,7 @@ class SinkWriter:
         If no captured change is pending, everything that the server has read is durable, since it holds
         nothing for the sink.
         """
-        self.written = self.written.advanced(partition, max(self.written[partition], position))
+        self.written = self.written.raised(partition, position)
         if position > self._ahead.get(partition, position):
             del self._ahead[partition]
         self._branch.advance(partition, position)

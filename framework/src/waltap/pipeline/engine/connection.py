@@ -176,7 +176,7 @@ class SourceConnection:
         stored = start.offset
         if start.snapshot or start.slot_created or start.lost or offset is None or offset.snapshot:
             # The sink's position is of another stream, perhaps of another server.
-            state.sink_enters(state.sink)
+            state.forget_sink_position()
         if offset is not None:
             stored = _continued(stored, None if start.snapshot else offset)
         stored = msgspec.structs.replace(

@@ -244,6 +244,10 @@ class RunState:
         """Note whether the sink may be written to, and its own position at its opening."""
         self.sink, self.sink_position = phase, stored_position
 
+    def forget_sink_position(self) -> None:
+        """Note that another stream begins."""
+        self.sink_position = None
+
     def sink_failed(self) -> None:
         """Note that the next connection needs a new sink."""
         if self.sink == "open":

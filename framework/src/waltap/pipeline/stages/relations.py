@@ -48,8 +48,8 @@ class _KnownRelation:
 class DescribedRelations:
     """Know the relations of a run.
 
-    ``connector`` describes them, and changes with every reconnect; ``connect`` makes one that is needed
-    outside of a run, and asks it (`ask`). ``forget_in_branches`` gets the OID of a dropped relation after
+    ``connector`` describes them, and changes with every reconnect; ``connect`` opens one outside of a
+    run. ``forget_in_branches`` gets the OID of a dropped relation after
     all its rows were written. ``memory`` has the tables' earlier columns: a version that lost a mask is
     refused before it is described.
     """
@@ -88,7 +88,7 @@ class DescribedRelations:
     def ask(self, connector: Connector) -> None:
         self.connector = connector
 
-    def _present_connector(self) -> Connector:
+    def _connected(self) -> Connector:
         if self.connector is None:
             self.connector = self._connect()
         return self.connector
@@ -99,7 +99,7 @@ class DescribedRelations:
         if known.described is None:
             described = relation
             if relation.primary_key is None:
-                described = self._present_connector().describe(relation)
+                described = self._connected().describe(relation)
             self._memory.check(described)
             self._refuse_unmasked(described)
             known.described = described
@@ -145,7 +145,7 @@ class DescribedRelations:
 
     def renew(self, relation: Relation) -> Relation:
         """Return a described relation with its present data types."""
-        renewed = self._present_connector().renew(relation)
+        renewed = self._connected().renew(relation)
         if renewed is not relation:
             self.announced(renewed)
         return renewed
@@ -162,7 +162,7 @@ class DescribedRelations:
             key: Sequence[str],
             keys: Sequence[Tuple],
         ) -> list[Tuple]:
-            connector = self._present_connector()
+            connector = self._connected()
             if not isinstance(connector, RowReadingSource):
                 raise SourceLacks("this source reads no rows by their keys")
             return connector.rows_now(relation, columns, key, keys)

@@ -35,19 +35,19 @@ class _TableChanges:
         self.changes: list[Insert | Update | Delete] = []
         self._keys: set[Tuple] = set()
         self._rows: list[Tuple] = []
+        self._aligners: dict[Relation, Callable[[Tuple], Tuple] | None] = {}
 
     def add(self, change: Insert | Update | Delete, *, certain: bool) -> bool:
         """Keep ``change``, and return whether `apply` can find its row.
 
         It cannot after a column was dropped or renamed. Without a key it can add rows only.
         """
-        names = (column.name for column in change.relation.columns)
-        if not self._names.issuperset(names) or renames(change.relation, self._relation):
+        align = self._aligner(change.relation)
+        if align is None:
             return False
         if not self._key:
             self.changes.append(change)
             return certain and isinstance(change, Insert)
-        align = aligner(change.relation, self._relation)
         keys = [
             self._key_of(align(image))
             for image in (
@@ -64,6 +64,14 @@ class _TableChanges:
         # snapshot may have another row under the former key.
         lacks = isinstance(change, Update) and UNCHANGED in change.new and keys[0] != keys[-1]
         return certain or not lacks
+
+    def _aligner(self, relation: Relation) -> Callable[[Tuple], Tuple] | None:
+        """Return the aligner of ``relation``, None if a column was dropped or renamed."""
+        if relation not in self._aligners:
+            names = (column.name for column in relation.columns)
+            other = not self._names.issuperset(names) or renames(relation, self._relation)
+            self._aligners[relation] = None if other else aligner(relation, self._relation)
+        return self._aligners[relation]
 
     def apply(self, piece: SnapshotRows) -> SnapshotRows:
         rows: list[Tuple] = []

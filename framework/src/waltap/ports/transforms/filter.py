@@ -87,20 +87,15 @@ class TableFilter:
 
     def __call__(self, batch: Batch) -> Batch:
         parts: list[TransactionPart | SnapshotRows | Heartbeat] = []
-        left_out = 0
         for part in batch.parts:
             passed: TransactionPart | SnapshotRows | Heartbeat = part
             if isinstance(part, TransactionPart):
-                changes = self._changes(part.changes)
-                left_out += len(part.changes) - len(changes)
-                passed = msgspec.structs.replace(part, changes=changes)
+                passed = msgspec.structs.replace(part, changes=self._changes(part.changes))
             elif isinstance(part, SnapshotRows):
-                rows = self._rows(part)
-                left_out += len(part.rows) - len(rows)
-                passed = msgspec.structs.replace(part, rows=rows)
+                passed = msgspec.structs.replace(part, rows=self._rows(part))
             parts.append(passed)
-        # `TransactionPart.gaps` need not be set: the pipeline finds the dropped changes (applied.py).
-        return msgspec.structs.replace(batch, parts=parts, events=batch.events - left_out)
+        # The pipeline counts the events and finds the dropped changes (applied.py).
+        return msgspec.structs.replace(batch, parts=parts)
 
     def _concerns(self, relation: Relation, operation: str) -> bool:
         return operation in self._operations and self._matches(relation.schema, relation.table)

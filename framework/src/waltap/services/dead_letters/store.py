@@ -42,7 +42,7 @@ class DeadLetterStore:
         self._known: dict[str, _DeadLetterSummary] = {}
         self._read: tuple[int, int] = 0, 0
         """Inode of the file, and the size that was read."""
-        # How often `drop` had replaced the file: a later file may have an inode again.
+        # How often `drop` had replaced the file at the last reading: a new file may get a former inode.
         self._replaced = 0
 
     def all(self) -> list[DeadLetter]:

@@ -197,7 +197,7 @@ def _checked(name: str, property_name: str, what: str) -> str:
 def json_default(schema: Schema) -> Any:
     """Return a schema's default in Avro's JSON, or None.
 
-    JSON has no NaN and no infinity, and registries refuse their names: such a default is left out.
+    JSON has no NaN and no infinity, and registries refuse them as texts, too: such a default is left out.
     """
     if schema.default is None:
         return None

@@ -1,7 +1,7 @@
 """Plan the publication that ``publication.autocreate.mode`` asks for."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -64,12 +64,15 @@ class PublicationPlan:
         # are left out, so that another role's CREATE TABLE does not stop the pipeline.
         self.denied: list[tuple[TableId, str]] = []
 
-    def run(self, catalogue: PostgresCatalogue, making: AbstractContextManager[None]) -> None:
-        """Run the statements in one transaction, within ``making``. Raises: SourceError."""
+    def run(self, catalogue: PostgresCatalogue) -> None:
+        """Run the statements in one transaction. Raises: SourceError."""
+        run_statements(catalogue, self.statements, tables={*self.added, *self.unsent})
+
+    @contextmanager
+    def lock_explained(self, catalogue: PostgresCatalogue) -> Iterator[None]:
+        """Name the publications of `run` that wait for a lock. Raises: PublicationLocked."""
         try:
-            # PublicationLocked is a lost connection, after which objects may have been made.
-            with making:
-                run_statements(catalogue, self.statements, tables={*self.added, *self.unsent})
+            yield
         except TableLocked as error:
             raise PublicationLocked(
                 f"publication {', '.join(self.names)}: {error.problem}",
@@ -281,6 +284,7 @@ def _plan_filtered(
     keyless = without_updates(catalogue, name, new if keyless_policy == "refuse" else wanted)
     if keyless_policy == "refuse":
         refuse_keyless(keyless)
+    empties = False
     if keyless_policy == "inserts":
         apart = {t.relation.oid for t in keyless}
         wanted = [
@@ -292,12 +296,13 @@ def _plan_filtered(
         else:
             plan.waiting = [t.relation.name for t in keyless]
             keyless = []
+        empties = plan.inserts_only and bool(captured)
         # Create it even without tables, so that it is older than the slot when it gets some.
         only = _options(catalogue, INSERTS_OPERATIONS)
-        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only, some=bool(captured))
+        _cover(plan, catalogue, name + INSERTS_SUFFIX, keyless, parts, only, empties=empties)
     # Debezium names the roots, too: the server streams rows of later partitions at once.
     roots = set() if via_root or version_num < ROOTS else _whole_trees(catalogue, captured)
-    _cover(plan, catalogue, name, wanted, parts, options, roots, some=bool(captured))
+    _cover(plan, catalogue, name, wanted, parts, options, roots, empties=empties)
     # Older servers refuse to decode for a publication that did not exist, and lose nothing.
     if existing is not None or version_num >= SKIPS_MISSING:
         plan.unsent = set(plan.added) - published_by_any(catalogue, plan.names)
@@ -335,11 +340,11 @@ def _cover(
     options: str,
     roots: Iterable[TableId] = (),
     *,
-    some: bool,
+    empties: bool,
 ) -> None:
     """Create the publication, or add and drop tables in it.
 
-    Tables are dropped if there are ``some`` captured ones. It also names ``roots``, and captured
+    With ``empties`` tables are also dropped where none stays. It also names ``roots``, and captured
     partitions ``parts``, which stream on if detached.
     """
     existing = published(catalogue, name)
@@ -351,7 +356,7 @@ def _cover(
         plan.statements.append(f"CREATE PUBLICATION {sql_name(name)}{what}{options}")
         plan.created.append(name)
         plan.added += wanted
-    elif (wanted or (plan.inserts_only and some)) and (
+    elif (wanted or empties) and (
         owner := catalogue.query(
             "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication"
             " WHERE pubname = %s AND NOT puballtables",

@@ -243,10 +243,10 @@ class PublicationSet:
             return
         plan = self.plan(new_slot=new_slot)
         again = set(filter(self._knows, plan.created))
-        plan.run(
-            self._catalogue,
-            self._context.owned_objects.making(*map(self._owned_object, plan.created)),
-        )
+        owned = map(self._owned_object, plan.created)
+        # `making` must see TableLocked: it keeps its entries after PublicationLocked, a lost connection.
+        with plan.lock_explained(self._catalogue), self._context.owned_objects.making(*owned):
+            plan.run(self._catalogue)
         self.names = plan.names
         self._made = [name for name in plan.created if name not in again]
         self._context.made.publications.update(plan.created)
@@ -306,8 +306,8 @@ class PublicationSet:
             table_id for table_id in table_ids if table_id not in covered and table_id not in named
         ]
         apart = self.only_inserts(new)
-        # A publication that the stream does not ask for must stay empty: tables show that it is safe
-        # to ask for it.
+        # While the stream does not read the publication of inserts, it must stay empty:
+        # `_inserts_usable` takes its tables as proof that the slot can decode it.
         if apart and inserts not in (self.names or self._planned().names):
             new = [table_id for table_id in new if table_id not in apart]
             apart = set()

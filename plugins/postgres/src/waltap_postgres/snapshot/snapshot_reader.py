@@ -138,8 +138,9 @@ class AskedBefore:
 
         ``seen`` is its visibility (`Offset.visible_in`), ``begin`` the start of the stream.
         """
-        if self.committing and seen:
-            running = SnapshotVisibility.of_snapshot(seen.partition("@")[0]).in_progress
+        then = SnapshotVisibility.parse(seen) if self.committing else None
+        if then is not None:
+            running = then.in_progress
             if not self.committing.isdisjoint(xid % XID_RANGE for xid in running):
                 # A commit may be before ``lsn`` and not in the snapshot; the stream has nothing
                 # from before ``begin``.

@@ -244,7 +244,8 @@ class ReadingTransaction:
         The leader's catalogue has ``seen`` as its snapshot. Raises: as `begin`; SnapshotNotShared if
         this one has another.
         """
-        self.begin(given, ONE_SNAPSHOT)
+        self.start(ONE_SNAPSHOT)
+        self.use_snapshot(given)
         # A pooler or a load balancer may have given another server's connection.
         if (mine := self.catalogue.snapshot()) != seen:
             raise SnapshotNotShared(f"a reader of snapshot {seen} sees {mine}")
