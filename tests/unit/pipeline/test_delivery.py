@@ -317,6 +317,29 @@ def test_what_a_sink_has_beyond_the_offset_comes_again_for_the_engine_alone():
     assert given[-1].parts == [five]
 
 
+def test_the_signals_of_a_batch_that_failed_are_not_stored(monkeypatch):
+    """They say that its rows of an incremental snapshot were delivered."""
+    rig, (one, two) = Rig(sink=OnePosition()), transactions(2)
+    rig.delivery.write([one], signals={"queue": ["asked"]})
+    monkeypatch.setattr(OnePosition, "write", raising(SinkError("no")))
+    with pytest.raises(SinkError):
+        rig.delivery.write([two], signals={"queue": []})
+    assert rig.delivery.flush() == {SOLE: Position(one.end_lsn)}
+    assert rig.store.load().signals == {"queue": ["asked"]}
+
+
+def test_a_sink_beyond_the_offset_that_takes_no_new_change_is_flushed(monkeypatch):
+    one, two, three = transactions(3)
+    sink, ahead = OnePosition(), Position(two.end_lsn)
+    sink.accepted = ahead
+    rig = Rig(sink=sink, delivered=Positions({SOLE: ahead}))
+    rig.delivery.write([one])
+    monkeypatch.setattr(OnePosition, "write", raising(SinkError("no")))
+    with pytest.raises(SinkError):
+        rig.delivery.write([two, three])
+    assert rig.delivery.flush() == {SOLE: Position(one.end_lsn)}
+
+
 class StoresPosition(OnePosition):
     """Has its position with the rows, until it is closed; ``there`` is what an open finds."""
 

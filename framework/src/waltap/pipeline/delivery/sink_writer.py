@@ -169,8 +169,6 @@ class SinkWriter:
 
         ``signals`` is the state of signals that belongs to it. Raises: SinkError, DecodeError.
         """
-        if signals is not None:
-            self.signals = signals
         if self._notifications:
             self.write_notifications()
         started, calls = self._clock.monotonic(), self.counts.calls
@@ -183,7 +181,9 @@ class SinkWriter:
         if self._ahead:
             given = self._undelivered(whole)
             if not given.parts:
-                self._pass(whole, started)
+                # The sink has them; the next flush stores their end and signals.
+                self._passed(whole.partition, whole.position, signals, started)
+                self._on_written(whole.position.end_lsn)
                 return
         with calls.call("the rendering of a batch"):
             batch = self._branch.rendered(given)
@@ -196,17 +196,18 @@ class SinkWriter:
                 self._counted.append((batch.partition, batch.position, counted))
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
-        self._in_write = False
-        reached = whole.position if whole.partition in self._ahead else given.position
-        self.written = self.written.advanced(whole.partition, reached)
-        self.previous_end_lsn[whole.partition], self._committed_ms[whole.partition] = self._ending
+        ahead, reached = self._ahead.get(whole.partition), given.position
+        if ahead is not None:
+            if whole.position > ahead or transactions_in(given.parts):
+                del self._ahead[whole.partition]
+            else:
+                reached = whole.position
+        self._passed(whole.partition, reached, signals, started)
         if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
             self._reading.delivered(chunk_ends(parts))
         self._count(batch, started)
-        if self.unflushed_since is None:
-            self.unflushed_since = started
         if self._observes["on_batch"]:
             seconds = self._clock.monotonic() - started
             self._host.notify("on_batch", pipeline=self._pipeline, batch=batch, seconds=seconds)
@@ -221,19 +222,21 @@ class SinkWriter:
     def _undelivered(self, batch: Batch) -> Batch:
         """Return ``batch`` without the changes that the sink's own position covers."""
         ahead = self._ahead.get(batch.partition)
-        if ahead is None:
-            return batch
-        given = undelivered(batch, ahead)
-        if batch.position > ahead or transactions_in(given.parts):
-            del self._ahead[batch.partition]
-        return given
+        return batch if ahead is None else undelivered(batch, ahead)
 
-    def _pass(self, batch: Batch, started: float) -> None:
-        """Pass a batch that the sink has; the next flush stores its end and signals."""
+    def _passed(
+        self,
+        partition: str,
+        reached: Position,
+        signals: Mapping[str, object] | None,
+        started: float,
+    ) -> None:
+        """Record the end of a batch that the sink has, and the signals that belong to it."""
         self._in_write = False
-        self.written = self.written.advanced(batch.partition, batch.position)
-        self.previous_end_lsn[batch.partition], self._committed_ms[batch.partition] = self._ending
-        self._on_written(batch.position.end_lsn)
+        self.written = self.written.advanced(partition, reached)
+        self.previous_end_lsn[partition], self._committed_ms[partition] = self._ending
+        if signals is not None:
+            self.signals = signals
         if self.unflushed_since is None:
             self.unflushed_since = started
 
