@@ -41,6 +41,12 @@ def test_tables_that_cannot_be_taken_are_problems():
     raw = read_tables({"source": {"a": 1, "b": 2}, "engine": {"a": 1, "b": 3}})
     twice = "b: is given twice, in profile [source] and in profile [engine]"
     assert [str(each) for each in raw.problems] == [twice]
+    raw = read_tables(
+        {"sink": {"a.b": 1, "a": {"b": 2}}, "source": {"a": [{"password": "geheim"}]}}
+    )
+    twice = "a.b: is given twice, in profile [sink] and in profile [sink]"
+    listed = "a: is a list of tables in profile [source]: no property is one"
+    assert [str(each) for each in raw.problems] == [twice, listed]
     raw = read_tables({"sources": {"a": 1}, "transforms": ["x"], "source": "postgres"})
     assert [each.property for each in raw.problems] == ["sources", "transforms", "source"]
     assert "[source], [sink]" in str(raw.problems[0])
@@ -240,6 +246,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         ("${file:/dev/full}", None, "/dev/full cannot be read: File too large"),
         ("${env:WALTAP_TEST_NOT_SET}", None, "WALTAP_TEST_NOT_SET, which is not set"),
         ("${file:absent}", None, "absent cannot be read: No such file"),
+        (f"${{file:{'x' * 300}:key}}", None, "cannot be read: File name too long"),
         ("${file:secrets.properties:x}", None, "has no key 'x'"),
         ("${vault:db/password}", None, "no secrets provider is called 'vault'"),
     ],

@@ -241,12 +241,14 @@ def test_an_alias_decoder_forces_its_options(host):
     assert profile.decoder.properties == DecoderProperties(chunks=True)
 
 
-def test_a_pipeline_has_a_name_and_a_topic_prefix(host):
+def test_a_pipeline_has_a_name_and_a_topic_prefix(host, monkeypatch):
+    monkeypatch.setenv("WALTAP_TEST_WORD", "word")
     for raw, name in (
         (toml(name="orders"), "orders"),
         (toml(), "shop"),  # of the file
         (debezium(), "t"),
         (debezium(slot__name="s1"), "t-s1"),
+        (debezium(slot__name="${env:WALTAP_TEST_WORD}"), "t-word"),  # each value its own folder
         (debezium(name="c"), "c"),
         (debezium(name="my c/é"), "my_c-ac93daaa"),  # fit for a folder
     ):
@@ -277,6 +279,12 @@ def test_overrides_win_choose_a_sink_and_have_a_prefix_for_its_properties(host):
     assert explained(resolution)["database.port"] == ("7000", "--set")
     chosen = resolve(toml(sink=None), host, overrides={"sink.type": "null"})
     assert chosen.sink.spec.name == "null"
+    for raw in toml({"slot": "a"}), debezium(slot="a"):  # by another name of the property
+        assert resolve(raw, host, overrides={"slot.name": "b"}).connector.properties.slot == "b"  # type: ignore[union-attr]
+    names = "table.whitelist", "table.include.list"
+    for given, argument in (names, names[::-1]):
+        found = resolve(debezium(**{given: "a"}), host, overrides={argument: "b"})
+        assert found.capture.table_include == ("b",)
 
 
 # --- values ----------------------------------------------------------------------------------------
@@ -441,6 +449,8 @@ def test_a_name_that_has_a_secret_of_another_profile_in_it_stays_a_plain_name(ho
         {"some.url": "http://ann:geheim@host/"},
         {"database.port": "${env:WALTAP_TEST_SECRET}"},
         {"max.batch.siz": "${env:WALTAP_TEST_SECRET}"},
+        {"my.jaas.config": 'user="${env:USER_}" password="geheim"'},
+        {"some.url": "http://${env:USER_}:geheim@host/"},
     ],
     ids=lambda source: next(iter(source)),
 )
@@ -448,6 +458,12 @@ def test_a_secret_does_not_show_up_in_mistakes(host, monkeypatch, source):
     monkeypatch.setenv("WALTAP_TEST_SECRET", "geheim")
     (problem,) = problems(toml(source), host)
     assert "geheim" not in problem
+
+
+def test_a_secret_in_an_address_is_not_explained():
+    sink = {"type": "changelog", "path": "s3://key:geheim@bucket/x"}
+    raw = read_tables({"source": {"type": "postgres", "database.dbname": "d"}, "sink": sink})
+    assert explained(examine(raw, Host()))["sink.path"][0] == "s3://key:***@bucket/x"
 
 
 def test_placeholders_are_filled_in_wherever_they_are(host, monkeypatch):

@@ -160,32 +160,28 @@ def read_tables(tables: Mapping[str, Any], origin: str = "profile") -> RawProfil
                 if not isinstance(table, Mapping):
                     what = f"must be [[{section}]] tables"
                     raw.problems.append(PropertyProblem(section, what))
-                elif section == "transforms":
-                    raw.transforms[named] = _flat(table, table_origin)
-                elif section == "converters":
-                    raw.converters[named] = _flat(table, table_origin)
+                elif section == "sinks":
+                    raw.branches.append(_raw_branch(table, table_origin, number, raw.problems))
                 else:
-                    raw.branches.append(_raw_branch(table, table_origin, number))
+                    listed = raw.transforms if section == "transforms" else raw.converters
+                    listed[named] = _flat(table, table_origin, raw.problems)
         elif section == "predicates" and isinstance(content, Mapping):
             for label, table in content.items():
                 if isinstance(table, Mapping):
-                    raw.predicates[label] = _flat(table, f"{where[:-1]}.{label}]")
+                    raw.predicates[label] = _flat(table, f"{where[:-1]}.{label}]", raw.problems)
                 else:
                     what = "must be a [predicates.NAME] table"
                     raw.problems.append(PropertyProblem(f"predicates.{label}", what))
         elif section == "dead_letters" and isinstance(content, Mapping):
-            raw.dead_letters = _flat(content, where)
-        elif section in {*SECTIONS, "sink", "labels"} and isinstance(content, Mapping):
-            flat = _flat(content, where)
-            if section == "labels":
-                raw.labels.update({name: str(setting.value) for name, setting in flat.items()})
-                continue
+            raw.dead_letters = _flat(content, where, raw.problems)
+        elif section == "labels" and isinstance(content, Mapping):
+            flat = _flat(content, where, raw.problems)
+            raw.labels = {name: _text(setting.value) for name, setting in flat.items()}
+        elif section in {*SECTIONS, "sink"} and isinstance(content, Mapping):
+            flat = raw.sink if section == "sink" else raw.settings
+            _flat(content, where, raw.problems, flat)
             if "type" in flat:
                 raw.types[section] = flat.pop("type")
-            if section == "sink":
-                raw.sink = flat
-            else:
-                _merge(raw, flat)
         else:
             what = "is not a section of a profile"
             if "." in section and not isinstance(content, Mapping | list):
@@ -223,20 +219,22 @@ def read_debezium(values: Mapping[str, object], origin: str = "connector") -> Ra
     return raw
 
 
-def _raw_branch(table: Mapping[str, Any], origin: str, number: int) -> RawSinkBranch:
+def _raw_branch(
+    table: Mapping[str, Any], origin: str, number: int, problems: list[PropertyProblem]
+) -> RawSinkBranch:
     named = str(table.get("name", number))
     branch = RawSinkBranch(prefix=f"sinks[{named}].")
     rest = dict(table)
     form, transforms = rest.get("format"), rest.get("transforms")
     if isinstance(form, Mapping):
-        branch.format = _flat(rest.pop("format"), origin)
+        branch.format = _flat(rest.pop("format"), origin, problems)
     elif isinstance(form, str):
         branch.format = {"type": GivenProperty("format", rest.pop("format"), origin)}
     if isinstance(transforms, list) and all(isinstance(each, Mapping) for each in transforms):
         for at, each in enumerate(rest.pop("transforms"), start=1):
             named = f"{branch.prefix}transforms[{at}]."
-            branch.transforms[named] = _flat(each, f"{origin} transforms #{at}")
-    branch.sink = _flat(rest, origin)
+            branch.transforms[named] = _flat(each, f"{origin} transforms #{at}", problems)
+    branch.sink = _flat(rest, origin, problems)
     return branch
 
 
@@ -300,25 +298,29 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
     return raw
 
 
-def _flat(table: Mapping[str, Any], origin: str, prefix: str = "") -> dict[str, GivenProperty]:
-    """Join the keys of nested tables with dots."""
-    flat: dict[str, GivenProperty] = {}
+def _flat(
+    table: Mapping[str, Any],
+    origin: str,
+    problems: list[PropertyProblem],
+    flat: dict[str, GivenProperty] | None = None,
+    prefix: str = "",
+) -> dict[str, GivenProperty]:
+    """Join the keys of nested tables with dots, in ``flat``."""
+    flat = {} if flat is None else flat
     for key, value in table.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat.update(_flat(value, origin, f"{name}."))
+            _flat(value, origin, problems, flat, f"{name}.")
+        elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+            what = f"is a list of tables in {origin}: no property is one"
+            problems.append(PropertyProblem(name, what))
         else:
+            before = flat.get(name)
+            if before is not None and before.value != value:
+                what = f"is given twice, in {before.origin} and in {origin}"
+                problems.append(PropertyProblem(name, what))
             flat[name] = GivenProperty(name, value, origin)
     return flat
-
-
-def _merge(raw: RawProfile, flat: dict[str, GivenProperty]) -> None:
-    for name, setting in flat.items():
-        before = raw.settings.get(name)
-        if before is not None and before.value != setting.value:
-            what = f"is given twice, in {before.origin} and in {setting.origin}"
-            raw.problems.append(PropertyProblem(name, what))
-        raw.settings[name] = setting
 
 
 def _take_lists(raw: RawProfile) -> None:

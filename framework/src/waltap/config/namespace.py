@@ -8,7 +8,7 @@ output.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -122,12 +122,11 @@ class ValidationResult:
 
     def shown(self, setting: GivenProperty, declaration: PropertyDeclaration | None) -> str:
         """Return the value as written, with placeholders, or a mask for a secret."""
-        if holds_placeholder(setting.value):
-            return _shortened(as_text(setting.value))
-        secret = declaration is not None and declaration.secret
-        if secret or self.is_secret(setting):
-            return HIDDEN
-        return _shortened(redacted(as_text(setting.value)))
+        text = as_text(setting.value)
+        literal = PLACEHOLDER.sub("", text)  # beside the placeholder of a user may be a password
+        if (declaration is not None and declaration.secret) or self.is_secret(setting):
+            return HIDDEN if literal or not text else _shortened(text)
+        return _shortened(text if redacted(literal) == literal else redacted(text))
 
     def located(self, value: object, declaration: PropertyDeclaration, origin: str) -> object:
         """Return a path as an absolute one; URIs and ``path_words`` stay unchanged."""
@@ -410,6 +409,8 @@ class Namespace:
     def _given(self, declaration: PropertyDeclaration) -> GivenProperty | None:
         """Return the setting of a property under any of its names."""
         given = [name for name in declaration.names if name in self.settings]
+        # An argument replaces what the file has under another name.
+        given = [n for n in given if self.settings[n].origin in ARGUMENTS] or given
         found = [self.settings[name] for name in given]
         for name in given:
             if name in declaration.deprecated:
@@ -502,9 +503,9 @@ class Namespace:
                 given = {name: origins[name]} if name in origins else {}
             found = []
             for member, setting in given.items():
-                shown = self._findings.shown(setting, declaration)
                 if declaration.path and not holds_placeholder(setting.value):
-                    shown = as_text(value)
+                    setting = replace(setting, value=value)  # noqa: PLW2901 - an absolute one
+                shown = self._findings.shown(setting, declaration)
                 found.append((member, shown, setting.origin))
             if not given and declaration.family is None:
                 shown = HIDDEN if declaration.secret and value else as_text(value)

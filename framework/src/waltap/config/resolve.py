@@ -9,6 +9,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ from waltap.config.connect_worker import (
 from waltap.config.debezium import OLD_NAMES, KnownProperty, format_instead, present
 from waltap.config.layers import SINK_PREFIX, GivenProperty, RawProfile
 from waltap.config.name_patterns import in_database
-from waltap.config.namespace import Namespace, ValidationResult, as_text
+from waltap.config.namespace import ARGUMENTS, Namespace, ValidationResult, as_text
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Component, Profile, SelectionProperties, SinkBranchProfile
 from waltap.errors import PluginError, PropertyProblem
@@ -325,14 +326,16 @@ class _ProfileResolver:
     def _renamed(self, given: Mapping[str, GivenProperty]) -> dict[str, GivenProperty]:
         """Replace old names and values of Debezium by the present ones."""
         renamed: dict[str, GivenProperty] = {}
-        for name, setting in given.items():
+        # Arguments come last: they replace what the file has, also under another name.
+        for name, setting in sorted(given.items(), key=lambda item: item[1].origin in ARGUMENTS):
             new = OLD_NAMES.get(name, name)
             if new != name:
                 self._findings.warnings.append(f"{name} is an old name: write {new}")
-                if new in given:
-                    if given[new].value != present(new, setting.value):
-                        what = f"is the old name of {new}, which is given too, with another value"
-                        self._flat.complain(setting, what)
+                other = given.get(new, setting)
+                alike = (other.origin in ARGUMENTS) == (setting.origin in ARGUMENTS)
+                if alike and present(new, other.value) != present(new, setting.value):
+                    what = f"is the old name of {new}, which is given too, with another value"
+                    self._flat.complain(setting, what)
                     continue
             value = present(new, setting.value)
             if value is not setting.value:
@@ -539,7 +542,9 @@ class _ProfileResolver:
         name = choice.name or self._raw.stem
         if self._raw.debezium and not choice.name:
             given = (self._flat.settings.get(key) for key in ("topic.prefix", "slot.name"))
-            name = "-".join(str(setting.value) for setting in given if setting) or name
+            with suppress(SecretMissing):  # the property's model reports it
+                parts = (str(self._findings.filled(setting)) for setting in given if setting)
+                name = "-".join(parts) or name
         return pipeline_name(name)
 
 
