@@ -211,22 +211,12 @@ class KafkaSink(Sink):
 
     def _take(self, batch: Batch) -> None:
         self._in_snapshot = batch.snapshot and bool(batch.parts)
-        if self._in_snapshot:  # no position to resume from
-            self._ends_transaction = True  # flushed rows are not read again
-            if self._once:
-                self._accepted = Positions()
-                return
-        self._accepted = self._accepted.advanced(batch.partition, batch.position)
-        if not self._in_snapshot:
-            self._ends_transaction = bool(batch.redelivers) or not self._splits()
-
-    def _splits(self) -> bool:
-        """Return whether a commit now would divide a source transaction of any partition."""
-        committed = self.stored_position() or Positions()
-        return any(
-            position.commit_lsn and position != committed.get(partition)
-            for partition, position in self._accepted.items()
-        )
+        # Rows of a snapshot that were flushed are not read again.
+        self._ends_transaction = self._in_snapshot or batch.ends_transaction
+        if self._in_snapshot and self._once:  # no position to resume from
+            self._accepted = Positions()
+        else:
+            self._accepted = self._accepted.advanced(batch.partition, batch.position)
 
     def flush(self) -> Positions | None:
         """Wait until every record is reported.
