@@ -217,9 +217,9 @@ class PostgresProperties(Properties):
     ] = declare(
         "offset.mismatch.strategy",
         default="no_validation",
-        summary="What counts if stored offset and slot differ: an offset ahead. A slot ahead of the "
-        "offset is a gap and refused, except with trust_slot or trust_greater_lsn. A slot that went back "
-        "is of an older copy of the server and refused, except with a trust_ value.",
+        summary="If offset and slot differ, an offset ahead counts. A slot ahead is a gap and refused, "
+        "except with trust_slot or trust_greater_lsn. A slot that went back is of an older copy of the "
+        "server and refused, except with a trust_ value.",
     )
 
     lsn_flush_mode: Literal["connector", "connector_and_driver", "manual"] = declare(

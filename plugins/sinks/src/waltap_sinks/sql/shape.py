@@ -148,11 +148,9 @@ LEFT_OUT: Final = (
     "snapshot reads of them is left out (give the target's table such columns of its own; where the "
     "publication has them, have rows read again once one was streamed)"
 )
-
-
 COLUMNLESS: Final = (
-    "%s: no column of it is captured and has a mapped type, so its rows are left out; have it read "
-    "again once it has such a column"
+    "%s has no column that is captured and has a mapped type, so its rows are left out; take a new "
+    "snapshot of it when it has one"
 )
 
 

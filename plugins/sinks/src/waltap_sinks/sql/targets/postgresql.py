@@ -463,7 +463,7 @@ class PostgresTarget(SqlTarget):
         return None if pads and not wider else wider
 
     def common_type(self, existing: str, wanted: str) -> str:
-        if common_decimal(existing, wanted) and "(" in wanted:
+        if common_decimal(existing, wanted):
             return "numeric"
         return super().common_type(existing, wanted)
 

@@ -313,7 +313,7 @@ class SqlTarget(abc.ABC):
     def common_type(self, existing: str, wanted: str) -> str:
         """Return a type that holds the values of both."""
         sizes = common_decimal(existing, wanted)
-        if sizes is not None and "(" in wanted:
+        if sizes is not None:
             return f"decimal{sizes}" if sizes[0] <= MOST_DIGITS else self.text_type
         holds = self.widened(existing, wanted) or is_lossless(existing, wanted)
         return wanted if holds else self.text_type

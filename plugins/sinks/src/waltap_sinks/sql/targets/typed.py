@@ -79,7 +79,12 @@ DIGITS: Final = {"smallint": 5, "int": 10, "integer": 10, "bigint": 19}
 
 
 def common_decimal(existing: str, wanted: str) -> tuple[int, int] | None:
-    """Return precision and scale that hold the exact numbers of both types."""
+    """Return precision and scale of a decimal for the exact numbers of both types.
+
+    None if ``wanted`` is no decimal.
+    """
+    if "(" not in wanted:
+        return None
     sizes = []
     for text in (existing, wanted):
         name, modifiers = _parsed(text.lower())
