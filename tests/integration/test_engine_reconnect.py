@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests.harness import command
 from tests.harness.changelog import logged, logged_ids
+from tests.harness.kafka import read_all
 from tests.harness.pipeline import WAIT_S, PipelineRig, Run, until
 from tests.harness.proxy import Proxy
 from tests.harness.servers.own_server import own_server
@@ -59,14 +60,8 @@ def test_a_catalogue_connection_that_ends_is_replaced_when_it_is_needed(pipeline
     assert pipeline.destination.of("t")[1].row == {"id": "2", "v": "y", "w": "7"}
 
 
-@pytest.mark.parametrize(
-    ("sink", "streaming"), [("kept", "off"), ("kept", "on"), ("changelog", "off")]
-)
-def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
-    pipeline, tmp_path, sink, streaming
-):
-    """Rows that were stored before the break do not come again, and none is missing. A change log has begun the
-    transaction and is given it again from its start."""
+def cut_inside(pipeline: PipelineRig) -> None:
+    """Break the link inside a transaction with the ids 1 to 30,000; 0 and 30,001 are around it."""
     database, cut = pipeline.database, threading.Event()
 
     class Cutting:
@@ -79,9 +74,6 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
                 cut.set()
                 terminate(pipeline, "replication")
 
-    pipeline.settings |= {"pgoutput.streaming": streaming, "sink.type": sink}
-    if sink == "changelog":
-        pipeline.settings["sink.path"] = str(tmp_path / "log")
     with pipeline.running(Cutting()) as run:
         database.execute("INSERT INTO t VALUES (0, 'before')")
         database.execute(
@@ -91,10 +83,37 @@ def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
         run.until(lambda: reconnected(run), "the new stream")
         database.execute("INSERT INTO t VALUES (30001, 'after')")
     pipeline.catch_up()
+
+
+@pytest.mark.parametrize(
+    ("sink", "streaming"), [("kept", "off"), ("kept", "on"), ("changelog", "off")]
+)
+def test_a_link_that_breaks_inside_a_large_transaction_goes_on_inside_it(
+    pipeline, tmp_path, sink, streaming
+):
+    """Rows that were stored before the break do not come again, and none is missing. A change log has begun the
+    transaction and is given it again from its start."""
+    pipeline.settings |= {"pgoutput.streaming": streaming, "sink.type": sink}
+    if sink == "changelog":
+        pipeline.settings["sink.path"] = str(tmp_path / "log")
+    cut_inside(pipeline)
     ids = pipeline.destination.ids("t")
     if sink == "changelog":
         ids = logged_ids(tmp_path / "log")
     assert ids == list(range(30_002))
+
+
+def test_a_link_that_breaks_inside_a_large_transaction_doubles_none_of_it_in_kafka(pipeline, kafka):
+    pipeline.settings |= {
+        "sink.type": "kafka",
+        "sink.bootstrap.servers": kafka.bootstrap,
+        "sink.delivery.guarantee": "exactly_once",
+        "topic.prefix": (prefix := kafka.topic_name()),
+        "sink.transactional.id": prefix,
+    }
+    cut_inside(pipeline)
+    keys = [record.key() for record in read_all(kafka.bootstrap, f"{prefix}.public.t")]
+    assert (len(keys), len(set(keys))) == (30_002, 30_002)
 
 
 def test_a_dead_link_is_noticed_by_the_kernel(pipeline):

@@ -574,6 +574,15 @@ class SinkWriter:
         return self._delayer is None or not self._delayer.holds_back()
 
     @property
+    def spent(self) -> bool:
+        """Return whether the next connection needs a new sink.
+
+        One that takes everything once may hold the beginning of a transaction that comes again.
+        """
+        once = self._sink.capabilities.exactly_once
+        return self.failed or (once and self.written != self.offset.positions)
+
+    @property
     def whole_transactions(self) -> bool:
         return self._sink.capabilities.whole_transactions
 

@@ -358,8 +358,8 @@ class Engine:
                 retries = state.retries_after(error)
                 if not self._may_retry(error, retries):
                     raise
-                delivery_failed = run.delivery is not None and run.delivery.failed
-                if isinstance(error, SinkError) or delivery_failed:
+                delivery_spent = run.delivery is not None and run.delivery.spent
+                if isinstance(error, SinkError) or delivery_spent:
                     state.sink_failed()
                 state.enter("reconnecting", str(error))
                 state.failed(error, retried=True)
