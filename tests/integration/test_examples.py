@@ -116,6 +116,8 @@ def test_packages_show_among_the_plugins(packages, python):
 @pytest.mark.parametrize("kind", get_args(TemplateKind))
 def test_an_example_is_what_the_command_makes(tmp_path, kind):
     """Fixed in the template, then: waltap plugins new NAME --kind KIND --into examples/plugins."""
+    for path in generate("class", kind, tmp_path).rglob("*.py"):
+        compile(path.read_text(), path, "exec")  # the name may be a word of Python
     made = generate(MADE.get(kind, "acme"), kind, tmp_path)
     texts = {path.relative_to(made): path for path in made.rglob("*") if path.is_file()}
     for path in texts.values():

@@ -27,7 +27,7 @@ class IsbnProperties(Properties):
     )
 
 
-def isbn(properties: IsbnProperties) -> ColumnConverter:
+def new_converter(properties: IsbnProperties) -> ColumnConverter:
     """Return the converter: one per pipeline."""
 
     def converter(relation: Relation, column: Column) -> ColumnConversion | None:

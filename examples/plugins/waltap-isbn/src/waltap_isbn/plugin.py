@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.specs import ColumnConverterSpec
-from waltap_isbn.converter import IsbnProperties, isbn
+from waltap_isbn.converter import IsbnProperties, new_converter
 
 WALTAP_API = 1
 
@@ -16,5 +16,5 @@ def register_converters() -> Iterable[ColumnConverterSpec]:
         name="isbn",
         summary="Writes book numbers as structs of their parts.",
         properties=IsbnProperties,
-        factory=isbn,
+        factory=new_converter,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.specs import RecordTransformSpec, TransformSpec
-from waltap_site.transform import SiteProperties, site
+from waltap_site.transform import SiteProperties, new_transform
 
 WALTAP_API = 1
 
@@ -16,5 +16,5 @@ def register_transforms() -> Iterable[TransformSpec]:
         name="site",
         summary="Adds a field with a text to the values of records.",
         properties=SiteProperties,
-        factory=site,
+        factory=new_transform,
     )

@@ -16,7 +16,7 @@ class SiteProperties(Properties):
     text: str = declare("text", summary="Text that the field has in every record.")
 
 
-def site(
+def new_transform(
     properties: SiteProperties, _context: RecordTransformContext
 ) -> Callable[[list[ConnectRecord]], list[ConnectRecord]]:
     """Return the transform: one per pipeline, called once per batch."""

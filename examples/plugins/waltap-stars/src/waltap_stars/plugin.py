@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.specs import TransformSpec
-from waltap_stars.transform import StarsProperties, stars
+from waltap_stars.transform import StarsProperties, new_transform
 
 WALTAP_API = 1
 
@@ -16,5 +16,5 @@ def register_transforms() -> Iterable[TransformSpec]:
         name="stars",
         summary="Writes stars in place of the text of some columns.",
         properties=StarsProperties,
-        factory=stars,
+        factory=new_transform,
     )

@@ -15,7 +15,7 @@ class StarsProperties(Properties):
     )
 
 
-def stars(properties: StarsProperties) -> Callable[[Batch], Batch]:
+def new_transform(properties: StarsProperties) -> Callable[[Batch], Batch]:
     """Return the transform: one per pipeline, called per batch."""
 
     def stars(relation: Relation, column: Column) -> Rewrite | None:

@@ -89,7 +89,6 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         "distribution": f"{PREFIX}{bare}",
         "package": f"{PREFIX}{bare}".replace("-", "_"),
         "class": "".join(part.capitalize() for part in bare.split("-")),
-        "function": bare.replace("-", "_"),
         "code": bare.replace("-", "").upper(),
         "kind": kind.replace("-", " "),
         "advice": (templates / kind / "advice.txt").read_text(encoding="utf-8").strip(),
