@@ -33,7 +33,7 @@ class LinesProperties(Properties):
 class LinesSink(Sink):
     """Appends lines. At least once: after a crash, what was not promised may be there twice."""
 
-    capabilities = SinkCapabilities(exactly_once=False)
+    capabilities = SinkCapabilities(json_only=True)
 
     def __init__(self, properties: LinesProperties, context: SinkContext) -> None:
         self._path = properties.path

@@ -75,7 +75,8 @@ class SinkContext:
     capture: CaptureRules | None = None
     """The captured and masked columns."""
     has_offset: bool = False
-    """Whether a stored offset exists: a sink may then cut torn tails but must not start over."""
+    """Whether a stored offset exists: a sink may then cut torn tails but must not start over. Without one
+    a position at the destination is of another history, and must not hide changes."""
     snapshot: SnapshotProgress | None = None
     """Progress of the unfinished initial snapshot in the stored offset."""
     stopping: Callable[[], bool] = lambda: False
@@ -136,7 +137,7 @@ class Sink(abc.ABC):
         """Connect and repair the unfinished work of a crash.
 
         An exactly-once sink returns the last durable position, which it stores with the data, in the form
-        of `flush`; others return None. The position of before an initial snapshot ends with its first
+        of `flush`; others return None, and so do all without `SinkContext.has_offset`. The position of before an initial snapshot ends with its first
         batch: the stream behind it may be another server's, with lower LSNs. Raises: SinkError.
         """
 

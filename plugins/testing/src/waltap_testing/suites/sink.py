@@ -275,6 +275,23 @@ class SinkSuite(
         sink.close()
         assert "streamed" in {values.get("name") for values in map(values_of, rig.read_back())}
 
+    def test_a_stream_without_an_offset_is_new(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Without `SinkContext.has_offset` a position is of another history.
+
+        So it is after `waltap offsets clear`, and the next start may read no tables.
+        """
+        workload, sink = mixed(truncate=False), rig.build(tmp_path)
+        records = sink.capabilities.records
+        deliver(sink, workload.batches(1_000, records=records))
+        workload.move_to_another_server()
+        workload.insert(ITEMS, 101, "streamed")
+        workload.commit()
+        (batch,) = workload.batches(10, records=records)
+        sink = rig.opened(tmp_path)
+        assert written(sink, [batch]) == batch.position
+        sink.close()
+        assert "streamed" in {values.get("name") for values in map(values_of, rig.read_back())}
+
     def test_a_snapshot_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
         """Rows and records may be a `RowBlock` and a `RecordBlock`."""
         pytest.importorskip("pyarrow")
@@ -396,6 +413,17 @@ class SinkSuite(
         deliver(sink, [Batch(parts=[], position=Position(0x100), events=3, records=given)])
         found = [record for record in rig.read_back() if isinstance(record, Record)]
         assert [parsed(record) for record in found] == [parsed(record) for record in given]
+
+    def test_bytes_survive_unless_json_is_asked_for(self, rig: SinkRig, tmp_path: Path) -> None:
+        """Keys and values may be any bytes, such as Avro, without `json_only`."""
+        sink = rig.build(tmp_path)
+        if not (sink.capabilities.records and rig.stores_history) or sink.capabilities.json_only:
+            pytest.skip("takes changes or JSON, or keeps rows only")
+        given = Record("server.public.items", b"\x00\x01\xff\n", b"\x00\xfe\r\n\x00")
+        deliver(sink, [Batch(parts=[], position=Position(0x100), events=1, records=[given])])
+        (found,) = rig.read_back()
+        assert isinstance(found, Record)
+        assert (found.key, found.value) == (given.key, given.value)
 
     def test_a_schema_change_is_taken_in_mid_stream(self, rig: SinkRig, tmp_path: Path) -> None:
         """A table gains a column between two changes of one transaction."""
