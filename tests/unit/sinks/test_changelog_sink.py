@@ -16,6 +16,8 @@ import pytest
 from tests.harness.changelog import Database, WrittenLog, batch, in_parts, relation, replay
 
 from waltap.base.files.errors import AccessRefused, FilesInUse, FilesUnavailable
+from waltap.changes.capture.capture import CaptureRules
+from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.transactions.position import Position, SnapshotProgress
 from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
 from waltap_sinks.changelog import ChangeLog, FileStore
@@ -304,6 +306,15 @@ def test_a_part_of_a_key_that_nothing_maps_is_text(log):
     (entry,) = log.newest.tables
     assert (entry.key, [each.type for each in entry.columns]) == (("id", "at"), ["int4", "pg_lsn"])
     assert [(row["id"], row["at"]) for row in log.rows("keyed")] == [(1, "0/1"), (1, "0/2")]
+
+
+def test_a_table_whose_columns_are_all_left_out_has_its_operations(log):
+    rules = {"topic.prefix": "t", "column.exclude.list": r"public\.bare\.id"}
+    bare = relation("public.bare", [("id", "int4")], key=(), identity="f")
+    with log.open(capture=CaptureRules(CaptureProperties.model_validate(rules))):
+        log.insert(bare, ["1"], ["2"])
+    assert [row["_op"] for row in log.rows("bare")] == ["c", "c"]
+    assert log.newest.tables[0].columns == ()
 
 
 @pytest.mark.parametrize("name", ["_op", "_epoch", "_generation"])

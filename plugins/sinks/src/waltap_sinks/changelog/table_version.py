@@ -484,12 +484,9 @@ def _projection(
 
     Keys are never masked, since they identify rows.
     """
-    if not masks:
-        if len(column_indexes) == len(plan.relation.columns):
-            return None
-        if len(column_indexes) == 1:
-            only = column_indexes[0]
-            return lambda row: (row[only],)
+    if not masks and len(column_indexes) == len(plan.relation.columns):
+        return None
+    if not masks and len(column_indexes) > 1:
         return itemgetter(*column_indexes)
     steps = tuple((index, masks.get(index)) for index in column_indexes)
 
