@@ -44,6 +44,18 @@ def test_a_field_that_is_named_twice_is_once_in_the_key() -> None:
     assert ours(question)["record"]["key"] == value
 
 
+def test_a_far_day_wraps_as_javas_int() -> None:
+    """Infinity of a column with milliseconds is such a day."""
+    number = {"schema": {"type": "int64", "optional": False}, "payload": 9223372036854775807}
+    record: dict[str, Any] = {
+        "topic": "a", "key": None, "value": number, "headers": [], "partition": None, "timestamp": None,
+    }  # fmt: skip
+    name = f"{PACKAGE}TimestampConverter$Value"
+    question = {"class": name, "config": {"target.type": "Date"}, "record": record}
+    # This is the answer of Java's class.
+    assert ours(question)["record"]["value"]["payload"] == -622191233
+
+
 def test_blanks_around_values_of_properties_are_stripped() -> None:
     record: dict[str, Any] = {
         "topic": "a", "key": None, "value": None, "headers": [], "partition": None, "timestamp": None,

@@ -17,19 +17,35 @@ from tests.harness.change_records import SOURCE, change_records
 from tests.harness.schemas import MAYBE_TEXT, TEXT, of
 from tests.harness.servers.jars import MissingProgram
 from tests.harness.servers.registry import Registry
-from tests.harness.typed_records import typed_records, with_schema, with_schema_of
+from tests.harness.typed_records import (
+    UnregisteredAvro,
+    typed_records,
+    with_schema,
+    with_schema_of,
+)
 from tests.harness.typed_values import typed  # noqa: F401 - a fixture
 
 from waltap.changes.mapping import envelope
-from waltap.changes.mapping.connect_schema import DECIMAL, ConnectKind, Field, Schema
+from waltap.changes.mapping.connect_schema import (
+    DATE,
+    DECIMAL,
+    TIMESTAMP,
+    ConnectKind,
+    Field,
+    Schema,
+)
 from waltap.encoders.format.converter import ConverterContext, SchemaMismatch
 from waltap.encoders.format.record_transform import ConnectHeader, ConnectRecord
 from waltap.encoders.json.converter import JsonConverter, JsonConverterProperties
 from waltap.errors import ConfigurationError
-from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.schema import avro_schema
 from waltap_formats.cloudevents import CloudEventsConverter
-from waltap_formats.plain import BytesConverter, BytesProperties
+from waltap_formats.plain import (
+    BytesConverter,
+    BytesProperties,
+    StringConverter,
+    StringProperties,
+)
 from waltap_formats.properties import CloudEventsProperties, ProtobufProperties
 from waltap_formats.protobuf.converter import ProtobufConverter
 
@@ -38,6 +54,8 @@ BINARY = "io.debezium.converters.BinaryDataConverter"
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 AVRO = "io.confluent.connect.avro.AvroConverter"
 PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+CONTEXT = ConverterContext(record_part="value")
 
 
 def ordered(document: str | bytes) -> object:
@@ -185,7 +203,8 @@ def avro(one: Case) -> Written:
     assert one.schema is not None
     metadata = (one.config or {}).get("connect.meta.data") != "false"
     made = avro_schema(one.schema, connect_metadata=metadata)
-    return avro_writer(one.schema)(one.value), ordered(json.dumps(made))
+    data = UnregisteredAvro(straight=False).encoder("t", one.schema)(one.value) or b""
+    return data[5:], ordered(json.dumps(made))
 
 
 def avro_of(answer: Answer) -> Written:
@@ -352,10 +371,22 @@ SHAPES: list[tuple[dict[str, Any], Any]] = [
             "a.V",
             field("a", {**TEXTS, "values": plain("string", optional=True)}),
             field("b", {**TEXTS, "name": "x.my_map", "values": plain("int16")}),
+            field("d", {**TEXTS, "name": "x.mine", "values": plain("int16")}),
             field("c", {"type": "array", "items": struct("q.I", field("n", plain("int8")))}),
         ),
-        {"a": {"k": "v", "l": None, "m": ""}, "b": {"n": -1}, "c": [{"n": 1}, {"n": 0}]},
+        {
+            "a": {"k": "v", "l": None, "m": ""},
+            "b": {"n": -1},
+            "c": [{"n": 1}, {"n": 0}],
+            "d": {"o": 2},
+        },
     ),
+    (
+        struct("a.V", field("a", plain("array", items={**TEXTS, "values": plain("string")}))),
+        {"a": [{"k": "v"}]},
+    ),
+    (struct("a.V", field("t", plain("int64", name=TIMESTAMP, version=1, default=-(10**15)))), {"t": 1}),
+    (struct("a.V", field("f", plain("float", default=0.10000000149011612))), {"f": 0.5}),
     (struct("a.V", field("d", plain("string", optional=True, default="abc"))), {"d": None}),
     (struct("a.V", field("1a", plain("int32")), field("_b-ü", plain("int32"))), {"1a": 1, "_b-ü": 2}),
     (struct("a.V"), {}),
@@ -363,6 +394,7 @@ SHAPES: list[tuple[dict[str, Any], Any]] = [
     (plain("boolean"), True),
     (plain("string", optional=True), "text"),
     (plain("bytes"), "AAE="),
+    (plain("bytes", optional=True), "AAE="),
 ]  # fmt: skip
 
 
@@ -373,7 +405,28 @@ def test_protobuf_of_other_shapes_is_what_confluents_converter_writes() -> None:
         for shape in SHAPES
         for options in PROTOBUF_OPTIONS
     ]
-    compare(cases, protobuf, protobuf_of, more_than=60, refused=0.1)
+    compare(cases, protobuf, protobuf_of, more_than=60, refused=0.2)
+
+
+@pytest.mark.usefixtures("peer")
+def test_avro_of_other_shapes_is_what_confluents_converter_writes() -> None:
+    compare((of_shape(AVRO, *shape) for shape in SHAPES), avro, avro_of, more_than=15, refused=0.1)
+
+
+@pytest.mark.usefixtures("peer")
+def test_dates_are_printed_as_java_prints_them() -> None:
+    days = (0, -1, -141_427, -141_428, -719_162, -719_165, 3_000_000)
+    compare(
+        [
+            *(of_shape(STRING, plain("int32", name=DATE, version=1), day) for day in days),
+            of_shape(STRING, plain("int64", name=TIMESTAMP, version=1), -(10**14) - 1),
+        ],
+        lambda each: (
+            StringConverter(StringProperties(), CONTEXT).encoder("t", each.schema)(each.value),
+        ),
+        lambda answer: (answer.data,),
+        more_than=7,
+    )
 
 
 # --- CloudEvents ------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ They match the simple converters of Kafka Connect and Debezium.
 """
 
 import struct
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import field_validator
 
 from waltap.base.property import Maybe, Properties, declare
+from waltap.changes.decode.value_text import civil_date, clock_text
 from waltap.changes.mapping.connect_schema import (
     DATE,
     DECIMAL,
@@ -207,8 +207,8 @@ def printed(value: Any, schema: Schema | None) -> str:
 
 def _date(millis: int) -> str:
     """Return a ``java.util.Date`` as its ``toString`` prints it in UTC."""
-    # Every 400 years have the same days of the week. Java has years beyond 9999, Python does not.
-    cycles, rest = divmod(millis, 146_097 * 86_400_000)
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=rest)
-    day, month = DAYS[found.weekday()], MONTHS[found.month - 1]
-    return f"{day} {month} {found.day:02} {found:%H:%M:%S} UTC {found.year + 400 * cycles:04}"
+    days, of_day = divmod(millis // 1000, 86_400)
+    year, month, day = civil_date(days, java=True)
+    # 1970 began on a Thursday. A year before Christ is its positive number.
+    weekday, year = DAYS[(days + 3) % 7], year if year > 0 else 1 - year
+    return f"{weekday} {MONTHS[month - 1]} {day:02} {clock_text(of_day * 1_000_000)} UTC {year}"

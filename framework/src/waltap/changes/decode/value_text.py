@@ -144,25 +144,27 @@ def _minute(minutes: int) -> str:
 
 
 # Python's dates end with 9999. Years are astronomical: the year 0 is 1 BC. The calendar is the
-# proleptic Gregorian one, or the Julian one, which was in force until 4 October 1582.
+# proleptic Gregorian one. Java's dates have the Julian one until 4 October 1582, with ``java``.
+_FIRST_GREGORIAN = -141_427
 
 
-def day_number(year: int, month: int, day: int, *, julian: bool = False) -> int:
+def day_number(year: int, month: int, day: int, *, java: bool = False) -> int:
     """Return days since 1970-01-01."""
     # Years begin in March, so that a leap day ends its year.
     year -= month <= 2
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    if julian:
-        era, of_era = divmod(year, 4)
-        return era * 1461 + of_era * 365 + of_year - 719_470
     # Days of 400 years; 719,468 days separate 0000-03-01 from 1970-01-01.
     era, of_era = divmod(year, 400)
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    found = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    if java and found < _FIRST_GREGORIAN:
+        era, of_era = divmod(year, 4)
+        return era * 1461 + of_era * 365 + of_year - 719_470
+    return found
 
 
-def civil_date(day: int, *, julian: bool = False) -> tuple[int, int, int]:
+def civil_date(day: int, *, java: bool = False) -> tuple[int, int, int]:
     """Return year, month and day of days since 1970-01-01."""
-    if julian:
+    if java and day < _FIRST_GREGORIAN:
         era, rest = divmod(day + 719_470, 1461)
         of_era = (rest - rest // 1460) // 365
         year, of_year = of_era + era * 4, rest - 365 * of_era

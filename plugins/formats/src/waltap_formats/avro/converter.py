@@ -10,6 +10,7 @@ from waltap.encoders.format.converter import (
     Encode,
     WriteCreates,
     WriteKeys,
+    refusing_null,
 )
 from waltap_formats.avro.binary import avro_writer
 from waltap_formats.avro.rows import create_writer, key_writer
@@ -32,6 +33,11 @@ class AvroConverter(RegistryConverter[AvroProperties]):
         schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
         write = avro_writer(schema, defaults=self.defaults)
         prefix = self.prefix(topic, schema)
+        if schema.kind is ConnectKind.BYTES and not schema.optional:
+            # Confluent's serialiser writes bytes outside of a record without their length.
+            null = schema.default if self.defaults else None
+            write = refusing_null(bytes, "the value", schema)
+            return lambda value: prefix + write(null if value is None else value)
         return lambda value: prefix + write(value)
 
     def keys(self, shape: TableShape, *, read: bool) -> WriteKeys | None:

@@ -20,6 +20,7 @@ from waltap.changes.mapping.connect_schema import (
     Field,
     Schema,
 )
+from waltap.changes.mapping.java_number import float_text
 from waltap.errors import ConfigurationError
 
 NAMESPACE = "io.confluent.connect.avro"
@@ -164,7 +165,9 @@ class _AvroSchemaBuilder:
             made["connect.parameters"] = dict(schema.parameters)
         default = json_default(schema)
         if default is not None:
-            made["connect.default"] = default
+            # Java prints the fewest digits of a single here, but all of a double in a field default.
+            single = schema.kind is ConnectKind.FLOAT32
+            made["connect.default"] = float(float_text(default)) if single else default
         if schema.name is not None:
             made["connect.name"] = schema.name
         # Avro has no integers of 8 and 16 bits.

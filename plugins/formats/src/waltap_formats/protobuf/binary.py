@@ -16,9 +16,6 @@ from waltap_formats.avro.binary import RANGES, unsigned
 from waltap_formats.properties import ProtobufProperties
 from waltap_formats.protobuf.schema import LOGICAL
 
-# 15 October 1582, in days since 1970. Java's calendar is Julian before.
-GREGORIAN = -141_427
-
 Write = Callable[[Any], bytes]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -86,12 +83,12 @@ def _member(
         write = _map(schema, number, options, what)
     else:
         write = _single(schema, number, options, labelled=options.optional and not entry)
-    null = b""
     if schema.default is not None and not options.ignore_default:
-        null = write(schema.default)
-    elif not schema.optional:
+        # A default that Protobuf lacks, such as infinity, concerns only rows with null.
+        return lambda value: write(schema.default if value is None else value)
+    if not schema.optional:
         return refusing_null(write, what, schema)
-    return lambda value: null if value is None else write(value)
+    return lambda value: b"" if value is None else write(value)
 
 
 def _single(schema: Schema, number: int, options: ProtobufProperties, *, labelled: bool) -> Write:
@@ -219,7 +216,7 @@ def _logical(schema: Schema) -> Write:
 
 
 def _date(days: int) -> bytes:
-    year, month, day = civil_date(days, julian=days < GREGORIAN)
+    year, month, day = civil_date(days, java=True)
     # A year before Christ is its positive number, as Java's calendar returns it.
     return _numbers(year if year > 0 else 1 - year, month, day)
 

@@ -1,5 +1,7 @@
 """Protobuf with a schema registry, as Confluent's converter writes it."""
 
+from typing import Any
+
 from waltap.changes.mapping.connect_schema import ConnectKind, Schema
 from waltap.encoders.format.converter import Encode
 from waltap.errors import ConfigurationError
@@ -39,10 +41,13 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
             write = wrapped_writer(schema)
             prefix = self._registered(topic, "google.protobuf.DoubleValue", WRAPPERS_TEXT)
             prefix += _message_index(schema)
-        null = None
-        if schema.default is not None and not options.ignore_default:
-            null = prefix + write(schema.default)
-        return lambda value: null if value is None else prefix + write(value)
+        default = None if options.ignore_default else schema.default
+
+        def encode(value: Any) -> bytes | None:
+            value = default if value is None else value
+            return None if value is None else prefix + write(value)
+
+        return encode
 
 
 def _message_index(schema: Schema) -> bytes:

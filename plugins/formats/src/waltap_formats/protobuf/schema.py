@@ -130,8 +130,10 @@ class ProtobufFile:
         if schema.kind is ConnectKind.ARRAY:
             assert schema.items is not None
             label, of = "repeated", schema.items
-            if of.kind is ConnectKind.ARRAY:
-                problem = f"Protobuf has no arrays of arrays: the field {name} of {within}"
+            if of.kind in (ConnectKind.ARRAY, ConnectKind.MAP):
+                problem = (
+                    f"Protobuf has no arrays of {of.kind.value}s: the field {name} of {within}"
+                )
                 raise ConfigurationError.of("value.converter", problem)
         elif schema.kind is ConnectKind.MAP:
             label = "repeated"
@@ -162,9 +164,10 @@ class ProtobufFile:
         if schema.kind is ConnectKind.MAP:
             assert schema.keys is not None
             assert schema.values is not None
-            entry = "".join(
-                part[:1].upper() + part[1:] for part in self._short(schema.name).split("_")
-            )
+            entry = self._short(schema.name)
+            # As in Confluent's library, which leaves a name without an underscore as it is.
+            if "_" in entry:
+                entry = "".join(map(str.capitalize, entry.split("_")))
             called, known = _numbered(f"{entry}Entry", schema, used)
             if not known:
                 pair = Field("key", schema.keys), Field("value", schema.values)

@@ -283,7 +283,7 @@ class _TimestampConversion:
             case "unix":
                 return _scaled(instant, MILLISECOND_NS, self._unit)
             case "Date":
-                return instant // DAY_MS
+                return to_integer(instant // DAY_MS, 32)  # Java's int of a far day wraps
             case "Time":
                 return instant % DAY_MS
             case _:

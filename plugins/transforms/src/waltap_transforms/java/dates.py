@@ -19,8 +19,6 @@ from waltap.changes.mapping.connect_schema import DATE, TIME, TIMESTAMP, Schema
 # Kafka Connect's dates and times, which Java has as java.util.Date.
 TEMPORAL = frozenset({DATE, TIME, TIMESTAMP})
 DAY_MS = 86_400_000
-# 15 October 1582, the first Gregorian day of Java's calendar.
-CUTOVER_DAY = -141_427
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
     "November", "December",
@@ -261,7 +259,7 @@ def _is_leap(year: int) -> bool:
 
 def _moment(instant: int) -> _DateFields:
     day, ms = divmod(instant, DAY_MS)
-    year, month, of_month = civil_date(day, julian=day < CUTOVER_DAY)
+    year, month, of_month = civil_date(day, java=True)
     of_year = day - _day_number(year, 1, 1) + 1
     return _DateFields(year, month, of_month, of_year, (day + 4) % 7 + 1, ms)
 
@@ -272,8 +270,7 @@ def _day_number(year: int, month: int, day: int) -> int:
     Month and day may be out of range, since parsing is lenient.
     """
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
-    found = day_number(year, month, day)
-    return found if found >= CUTOVER_DAY else day_number(year, month, day, julian=True)
+    return day_number(year, month, day, java=True)
 
 
 def _instant(fields: dict[str, int]) -> int:
