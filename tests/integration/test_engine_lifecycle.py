@@ -15,6 +15,8 @@ from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
 from waltap_postgres.errors import SlotMissing
 
+CONFIGURED = "configuration_based"
+
 pytestmark = pytest.mark.pipeline(
     sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)"
 )
@@ -72,6 +74,19 @@ def test_a_mode_that_does_not_stream_leaves_a_complete_offset_as_it_is(pipeline)
     before = pipeline.offset()
     pipeline.run(**{"snapshot.mode": "initial_only"})
     assert pipeline.offset() == before
+    reads = {"snapshot.mode.configuration.based.snapshot.data": True, "snapshot.mode": CONFIGURED}
+    pipeline.run(**reads)
+    assert pipeline.destination.ids("t", "r") == [1, 1]
+    after = pipeline.offset().with_sole(slot_created_lsn=before.sole.slot_created_lsn)
+    assert after == before
+
+
+def test_a_mode_that_does_nothing_stores_nothing(pipeline):
+    """An offset would say that a snapshot is complete."""
+    pipeline.run(**{"snapshot.mode": CONFIGURED})
+    assert pipeline.offset() is None
+    pipeline.catch_up()
+    assert pipeline.destination.ids("t") == [1]
 
 
 def test_rows_that_a_snapshot_alone_read_after_an_unfinished_one_are_not_streamed_too(pipeline):

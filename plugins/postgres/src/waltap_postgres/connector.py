@@ -417,13 +417,16 @@ class PostgresConnector(Connector):
         return StartPosition(snapshot=True, stream=True, offset=offset, notes=notes, resumes=True)
 
     def _read_only_start(self, offset: Offset | None, *, snapshot: bool) -> StartPosition:
-        if offset is not None and not snapshot:
-            return StartPosition(snapshot=False, stream=False, offset=offset)
-        # An unfinished snapshot has the position of its own rows, not of those that are read now.
-        at = offset.sole.position.end_lsn if offset and offset.snapshot is None else 0
-        progress = SnapshotProgress(kind="initial", lsn=0) if snapshot else None
-        start = self._offset(at, progress=progress)
-        return StartPosition(snapshot=snapshot, stream=False, offset=start)
+        if offset is None or (snapshot and offset.snapshot is not None):
+            # An unfinished snapshot has the position of its own rows, not of those that are read now.
+            offset = self._offset(0)
+        if snapshot:
+            # If it breaks off, a slot that was streamed must not count as made for it.
+            offset = msgspec.structs.replace(
+                offset.with_sole(slot_created_lsn=0),
+                snapshot=SnapshotProgress(kind="initial", lsn=0),
+            )
+        return StartPosition(snapshot=snapshot, stream=False, offset=offset)
 
     def _offset(
         self,

@@ -200,7 +200,8 @@ class SourceConnection:
             delivered=Positions.of(state.sink_position, next(iter(stored.partitions))),
         )
         run.deliver_by(delivery)
-        delivery.store(stored)
+        if start.snapshot or start.stream:  # else an offset would say that a snapshot is complete
+            delivery.store(stored)
         return delivery
 
     def _snapshot(self, connector: Connector, delivery: SinkWriter, start: StartPosition) -> None:
