@@ -165,6 +165,18 @@ def test_a_table_that_is_made_while_the_engine_runs_joins_at_once_with_its_rows(
     assert 51 in destination.ids("fresh", "c")
 
 
+def test_tables_that_join_together_are_asked_for_together(old, pipeline):
+    """One signal for each would take a look at all tables for each. Its data has a limit."""
+    pipeline.settings |= FILTERED | SNAPSHOT | {"waltap.signal.max.bytes": 1024}
+    run(pipeline, **{"table.include.list": r"public\.old"})
+    tables = [f"fresh_with_a_long_name_{number}" for number in range(30)]
+    old.execute(";".join(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in tables))
+    old.execute(";".join(f"INSERT INTO {name} VALUES (7)" for name in tables))
+    with pipeline.running() as there:
+        assert [kind for kind, _ in there.notices.signals] == ["execute-snapshot"] * 2
+        there.until(lambda: all(pipeline.destination.ids(t) == [7] for t in tables), "the rows")
+
+
 def test_a_request_for_rows_that_cannot_be_stored_ends_the_run_with_its_cause(
     old, pipeline, monkeypatch
 ):

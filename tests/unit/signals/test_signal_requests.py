@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -150,10 +151,12 @@ def test_patterns_together_have_one_limit():
         read(data, clock=lambda: float(next(ticks)), seconds=50)
 
 
-def test_ten_thousand_names_are_looked_up_not_matched():
+@pytest.mark.parametrize("write", [str, re.escape])
+def test_ten_thousand_names_are_looked_up_not_matched(write):
     """The clock is asked at each match: it stands where names are looked up."""
     ticks = itertools.count()
-    known = [("public", f"t{n}") for n in range(1000)]
-    data = {"data-collections": [f"public.t{n}" for n in range(10_000)]}
+    dash = "" if write is str else "-"
+    known = [("public", f"t{dash}{n}") for n in range(1000)]
+    data = {"data-collections": [write(f"public.t{dash}{n}") for n in range(10_000)]}
     found = read(json.dumps(data), known, clock=lambda: float(next(ticks)), seconds=1)
-    assert len(found) == 10_000
+    assert {(each.schema, each.table) for each in found} >= set(known)

@@ -19,7 +19,7 @@ have deleted. No incremental snapshot reports them, so a warning does, and the s
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -87,9 +87,13 @@ class _Joining(msgspec.Struct):
     """Hold a published table that is not read yet."""
 
     name: str
+    # The transactions that may have written to it before; its rows are read after their end.
     writers: frozenset[str]
     again: bool
 
+
+Ask = Callable[[Sequence[str]], Collection[str]]
+"""Requests the rows of tables (schema.table); returns those of which that succeeded."""
 
 Lost = Callable[[WaltapError, Sequence[str]], None]
 """Gets the error of a gap, and the names of its tables."""
@@ -140,7 +144,7 @@ class NewTables:
         self._joining: dict[str, _Joining] = {}
         # New tables that could not be published yet.
         self._locked = set[str]()
-        self._ask: Callable[[str], bool] | None = None
+        self._ask: Ask | None = None
         self._is_stored: Callable[[], bool] = lambda: True
         self._missed: Callable[[str], None] = lambda _name: None
         self._lost: Lost = lambda _error, _names: None
@@ -178,15 +182,14 @@ class NewTables:
         offset: Offset,
         *,
         after_snapshot: bool,
-        ask: Callable[[str], bool] | None,
+        ask: Ask | None,
         is_stored: Callable[[], bool] = lambda: True,
         missed: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """Look for new tables when streaming has begun.
 
-        ``after_snapshot``: a snapshot has read every table. ``ask`` requests the rows of a table and
-        returns whether that succeeded; ``is_stored`` returns whether the request is stored. ``missed``
-        gets a table that was left out for a while. Raises: SinkError.
+        ``after_snapshot``: a snapshot has read every table. ``is_stored`` returns whether the requests
+        of ``ask`` are stored. ``missed`` gets a table that was left out for a while. Raises: SinkError.
         """
         self._ask, self._is_stored, self._missed = ask, is_stored, missed
         database = _database(offset)
@@ -201,14 +204,16 @@ class NewTables:
         self._known = _KnownTables(database, [], [], streamed_as, _had(before))
         if before is not None and not after_snapshot:
             known, others = set(before.captured), {*before.others, *before.streamed_as}
-            for identifier, name in captured.items():
-                if identifier in known:
-                    continue
-                table_id = self._names.get(identifier)
-                if identifier not in others and table_id and published.streams_new(*table_id):
-                    self._say("joined", name)
-                else:
-                    self._join(published, identifier, name)
+            with connector.once():
+                for identifier, name in captured.items():
+                    if identifier in known:
+                        continue
+                    table_id = self._names.get(identifier)
+                    if identifier not in others and table_id and published.streams_new(*table_id):
+                        self._say("joined", name)
+                    else:
+                        self._join(published, identifier, name)
+            self._read_joining(published, captured)
         # Tables that came during the start, such as a long snapshot, are news to the first poll.
         for identifier, named in list(self._names.items()):
             if identifier not in captured and self._older.get(identifier) != named:
@@ -258,7 +263,7 @@ class NewTables:
                 # One that was a partition streamed under its root's name.
                 if streams_new and identifier not in self._names and identifier not in older:
                     self._say("created", name)
-                    self._capture(identifier, name)
+                    self._capture({identifier: name})
                 # It has another name by now, or another session published it.
                 elif streams_new or identifier in tables.captured_tables():
                     self._join(published, identifier, name)
@@ -275,9 +280,10 @@ class NewTables:
                     elif event:
                         self._say(event, name)
                     else:
-                        self._read(identifier, name)
+                        self._joining[identifier] = _Joining(name, frozenset(), again=False)
             self._locked = locked
             self._names = {i: name for i, name in present.items() if i not in locked}
+            self._read_joining(published, present)
             if not self._unsaved:
                 self._save()
 
@@ -298,12 +304,14 @@ class NewTables:
         # The run may end before the next poll.
         self.save_known()
 
-    def _capture(self, identifier: str, name: str) -> None:
+    def _capture(self, tables: Mapping[str, str]) -> None:
+        """Count tables, by identifier, as captured from now on."""
         assert self._known is not None
-        self._captured.add(identifier)
-        # How it was streamed before it was captured is no gap.
-        self._known.streamed_as.pop(identifier, None)
-        self.captured = tuple(sorted({*self.captured, name}))
+        self._captured.update(tables)
+        for identifier in tables:
+            # How it was streamed before it was captured is no gap.
+            self._known.streamed_as.pop(identifier, None)
+        self.captured = tuple(sorted({*self.captured, *tables.values()}))
 
     def _join(self, published: PublishingSource, identifier: str, name: str) -> None:
         """Add a published table whose older rows are missing. Raises: SinkError."""
@@ -311,28 +319,30 @@ class NewTables:
         if again := identifier in self._known.left_out:
             self._missed(name)
         writers = published.writers(identifier) if self._policy == "snapshot" else frozenset()
+        self._captured.discard(identifier)  # a start from here would find it to be new
+        self._joining[identifier] = _Joining(name, writers, again)
         if writers:
-            self._captured.discard(identifier)  # a start from here would find it to be new
-            self._joining[identifier] = _Joining(name, writers, again)
             self._say("waits", name)
-        else:
-            self._read(identifier, name, again=again)
 
     def _read_joining(self, published: PublishingSource, present: Container[str]) -> None:
-        """Request the rows of tables whose earlier writers have ended."""
+        """Request the rows of tables whose earlier writers have ended, and capture them."""
         for identifier, joining in list(self._joining.items()):
-            joining.writers &= published.writers(identifier)
-            if not joining.writers:
+            if identifier not in present:
                 del self._joining[identifier]
-                if identifier in present:
-                    self._read(identifier, joining.name, again=joining.again)
-
-    def _read(self, identifier: str, name: str, *, again: bool = False) -> None:
-        """Request the rows of a table, and capture it."""
-        asked = self._policy == "snapshot" and self._ask is not None and self._ask(name)
-        self._capture(identifier, name)
+            elif joining.writers:
+                joining.writers &= published.writers(identifier)
+        ready = {i: joining for i, joining in self._joining.items() if not joining.writers}
+        if not ready:
+            return
+        asked: Collection[str] = ()
+        if self._policy == "snapshot" and self._ask is not None:
+            asked = self._ask([joining.name for joining in ready.values()])
+        self._capture({identifier: joining.name for identifier, joining in ready.items()})
         self._unsaved = True
-        self._say("snapshot" if asked else "incomplete", name, again=again)
+        for identifier, joining in ready.items():
+            del self._joining[identifier]
+            event = "snapshot" if joining.name in asked else "incomplete"
+            self._say(event, joining.name, again=joining.again)
 
     def _added(self, published: PublishingSource, table_id: tuple[str, str], *, check: bool) -> str:
         """Publish a table that the next start would publish; return why not.

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from waltap.base.plugin_errors import interrupts
@@ -75,6 +75,7 @@ class SignalStage:
         suspended: Callable[[], bool],
     ) -> None:
         self._state, self._channels, self._delivery = state, channels, delivery
+        self._connector = connector
         capture, engine = relations.capture, state.profile.engine
         self._obeyed = SOURCE in engine.signal_channels
         self._writes = capture.signal_table is not None and not state.profile.capture.read_only
@@ -112,18 +113,27 @@ class SignalStage:
         self._watcher.resume(self._now_us())
 
     @property
-    def ask(self) -> Callable[[str], bool] | None:
-        """Return the function that requests the rows of a table (schema.table).
+    def ask(self) -> Callable[[Sequence[str]], Collection[str]] | None:
+        """Return the function that requests the rows of tables (schema.table).
 
-        None: tables cannot be read. It returns False for a table without a key.
+        None: tables cannot be read. It returns the requested ones: not those without a key.
         """
         return None if self._watcher is None else self._ask
 
-    def _ask(self, table: str) -> bool:
-        if self._watcher is None or not self._watcher.reads(table):
-            return False
-        data = json.dumps({"type": "incremental", "data-collections": [re.escape(table)]})
-        return not self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
+    def _ask(self, tables: Sequence[str]) -> Collection[str]:
+        assert self._watcher is not None
+        with self._connector.once():
+            tables = [table for table in tables if self._watcher.reads(table)]
+        return self._asked(tables) if tables else ()
+
+    def _asked(self, tables: list[str]) -> Collection[str]:
+        named = list(map(re.escape, tables))
+        data = json.dumps({"type": "incremental", "data-collections": named})
+        half = len(tables) // 2
+        if half and len(data) > self._max_bytes:
+            return {*self._asked(tables[:half]), *self._asked(tables[half:])}
+        why = self.take(Signal(new_identifier(self._state.chance), "execute-snapshot", data))
+        return () if why else tables
 
     def is_stored(self) -> bool:
         """Return whether the offset has the requests."""

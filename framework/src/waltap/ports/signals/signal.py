@@ -28,8 +28,10 @@ SignalIgnored = SnapshotError.define("SignalIgnored", "WT-4101")
 TableNotRead = SnapshotError.define("TableNotRead", "WT-4102")
 SignalTableUnusable = SnapshotError.define("SignalTableUnusable", "WT-4103")
 
-# Such an entry can only match itself: its one dot is the dot of the name.
-PLAIN = re.compile(r"\w+\.\w+")
+# Such an entry can only match itself: it is a name with all that is special escaped, or its one dot is the
+# dot of the name.
+PLAIN = re.compile(r"(?:\w|\\\W)+|\w+\.\w+")
+ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 LONGEST = 10_000
 """Most characters of one pattern."""
@@ -54,8 +56,10 @@ class NamePatterns:
 
         They keep the order of ``known``. An invalid pattern matches nothing. Raises: SignalUnusable.
         """
-        if case_sensitive and isinstance(known, Mapping) and PLAIN.fullmatch(text):
-            return [text] if text in known else []
+        plain = case_sensitive and isinstance(known, Mapping) and len(text) <= LONGEST
+        if plain and PLAIN.fullmatch(text):
+            name = ESCAPED.sub(r"\1", text)
+            return [name] if name in known else []
         pattern = self._pattern(text, case_sensitive=case_sensitive)
         if pattern is None:
             return []
