@@ -10,6 +10,7 @@ from tests.conformance.recorded_sessions import CONTEXT, recordings
 from tests.harness.planted_faults import Faults, FindsFaults
 
 import waltap_decoders.plugin
+from waltap.changes.decode.decoder import DecoderCapabilities
 from waltap.changes.decode.message import (
     Begin,
     Commit,
@@ -23,6 +24,7 @@ from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.errors import DecodeError
 from waltap_decoders.pgoutput import PgOutput
 from waltap_testing.suites.decoder import DecoderRig, DecoderSuite
+from waltap_testing.workload import lone_part, transaction_run
 
 FAULTS = Faults()
 RECORDINGS = recordings("pgoutput")
@@ -245,6 +247,28 @@ class KeepsRelations(Right):
             relation = message.relation
             message.relation = self.known.setdefault((relation.oid, relation.columns), relation)
         return True
+
+
+def in_blocks(self, decode, frames):
+    """Give a transaction of one insert as a block, when its commit has come."""
+    found, held = [], self.kept.setdefault("held", [])
+    for message in decode(frames):
+        held += [] if isinstance(message, RelationSeen) else [message]
+        if isinstance(message, Commit):
+            part = lone_part(held[1], xid=held[0].xid, behind=8)
+            part.commit_ts = self.time(message)
+            found.append(transaction_run([part]).block)
+            held.clear()
+    return found
+
+
+NO_MORE = dict.fromkeys(("old_key", "old_row", "unchanged", "special_numbers"), False)
+FAULTS.right(type("InBlocks", (Right,), {
+    "one_by_one": in_blocks, "only": ("pgoutput_v1 strings",), "time": lambda _, commit: commit.commit_ts,
+    "declares": (only_inserts := DecoderCapabilities(**NO_MORE)), "capabilities": only_inserts,
+}))  # fmt: skip
+FAULTS.plant("DeclaresMoreThanBlocksShow", "test_it_does_all_it_declares", declares=replace(only_inserts, truncate=True))  # fmt: skip
+FAULTS.plant("HasBlocksWithoutTimes", "test_commit_times_are_there_where_declared", time=lambda *_: 0)  # fmt: skip
 
 
 class TestPlantedDecoders(FindsFaults):

@@ -137,8 +137,9 @@ class Sink(abc.ABC):
         """Connect and repair the unfinished work of a crash.
 
         An exactly-once sink returns the last durable position, which it stores with the data, in the form
-        of `flush`; others return None, and so do all without `SinkContext.has_offset`. The position of before an initial snapshot ends with its first
-        batch: the stream behind it may be another server's, with lower LSNs. Raises: SinkError.
+        of `flush`; others return None, and so do all without `SinkContext.has_offset`. The position of
+        before an initial snapshot ends with its first batch: the stream behind it may be another
+        server's, with lower LSNs. Raises: SinkError.
         """
 
     @abc.abstractmethod

@@ -43,6 +43,7 @@ from waltap.changes.decode.message import (
     Prepare,
     RelationSeen,
     RollbackPrepared,
+    SingleMessage,
     Skipped,
     StreamAbort,
     StreamCommit,
@@ -90,11 +91,16 @@ def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
     """
     shown: set[str] = set()
     for frame in recording.frames:
-        messages = decoder.feed([frame])
+        messages = _fed(decoder, [frame])
         shown.update(_shown_by(messages))
         if not any(isinstance(message, (*ROWS, Truncate)) for message in messages):
             shown.update("relation_messages" for m in messages if isinstance(m, RelationSeen))
     return shown
+
+
+def _fed(decoder: Decoder, frames: Sequence[Frame]) -> list[SingleMessage]:
+    """Return the messages of ``frames``: those that a block represents, not the block."""
+    return list(singly(decoder.feed(frames)))
 
 
 def _shown_by(messages: Iterable[Message]) -> Iterator[str]:
@@ -334,7 +340,7 @@ class DecoderSuite(RigSuite):
         for recording in rig.recordings:
             decoder = rig.build(recording)
             declared = decoder.capabilities.commit_timestamps
-            for message in decoder.feed(recording.frames):
+            for message in _fed(decoder, recording.frames):
                 if isinstance(message, Commit | StreamCommit):
                     at = f"{recording.name}: commit_ts is {message.commit_ts}"
                     assert (message.commit_ts != 0) == declared, at
@@ -498,7 +504,7 @@ def _commits(
     """Yield each frame that is only a COMMIT, with another COMMIT."""
     decoder, found = rig.build(recording), list[tuple[int, bytes]]()
     for number, frame in enumerate(recording.frames):
-        messages = decoder.feed([frame])
+        messages = _fed(decoder, [frame])
         if len(messages) == 1 and isinstance(messages[0], Commit):
             found.append((number, frame[1]))
     for (number, payload), (_, other) in zip(found, found[1:] + found[:1], strict=True):
@@ -569,7 +575,7 @@ def _assert_sound(case: _DamageCase, what: str, payload: bytes) -> None:
     assert not isinstance(outcome, Exception) or isinstance(outcome, DecodeError), (
         f"{at}: {_outcome(outcome)}"
     )
-    for message in outcome if isinstance(outcome, list) else ():
+    for message in singly(outcome if isinstance(outcome, list) else ()):
         if isinstance(message, ROWS):
             sizes = {len(getattr(message, image, ())) for image in ("new", "old")}
             assert sizes <= {0, len(message.relation.columns)}, f"{at}: a partial row"
@@ -589,9 +595,9 @@ def _outcome(outcome: list[Message] | Exception) -> str:
     return f"{len(outcome)} messages: {neutral(outcome[:3])}"
 
 
-def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[Message]]]:
+def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[SingleMessage]]]:
     for recording in rig.recordings:
-        yield recording, list(singly(rig.build(recording).feed(recording.frames)))
+        yield recording, _fed(rig.build(recording), recording.frames)
 
 
 def _old_values(rig: DecoderRig, kind: OldTuple) -> Iterator[tuple[str, Relation, Column, Value]]:
@@ -619,7 +625,7 @@ def _feed_in_groups(
 
 
 def _relations(messages: Iterable[Message]) -> Iterator[Relation]:
-    for message in messages:
+    for message in singly(messages):
         if isinstance(message, RelationSeen | Insert | Update | Delete):
             yield message.relation
         elif isinstance(message, Truncate):
@@ -644,7 +650,7 @@ def _repeatable(decoder: Decoder, recording: FrameRecording) -> Frame | None:
     It has rows only, or a whole transaction.
     """
     for frame in recording.frames:
-        messages = [m for m in decoder.feed([frame]) if not isinstance(m, Skipped)]
+        messages = [m for m in _fed(decoder, [frame]) if not isinstance(m, Skipped)]
         rows = all(isinstance(message, ROWS) for message in messages)
         is_transaction = any(isinstance(m, Begin) for m in messages) and isinstance(
             messages[-1], Commit
