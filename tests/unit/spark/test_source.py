@@ -215,6 +215,21 @@ def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log):
     assert "first" not in end, "what follows is all wanted"
 
 
+def test_the_time_of_the_first_start_counts_over_restarts(log):
+    now = COMMIT_TS + log.db.lsn
+    log.people("too early")
+    early, late = (
+        dt.datetime.fromtimestamp((now + more) / 1e6, dt.UTC).isoformat()
+        for more in (0x2000, 0x9000)
+    )
+    began = log.stream(startingTime=early).initialOffset()
+    log.people("early, too")
+    log.db.lsn += 0x3000
+    log.people("Bob")
+    stream = log.stream(startingTime=late)
+    assert names(stream, began, latest(stream, began)) == ["Bob"]
+
+
 def test_spark_4_1_asks_for_the_end_alone_and_the_lsn_is_waited_for_all_the_same(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
@@ -285,6 +300,7 @@ def test_a_batch_begins_and_ends_where_it_is_reported(log):
         ({"startingPosition": lsn, "endingPosition": str(positions[3])}, "cd"),
         ({"startingPosition": within}, "f"),
         ({"endingPosition": within}, "abcde"),
+        ({"endingPosition": "earliest"}, ""),
         ({"startingPosition": "latest"}, ""),
         ({"startingTime": at}, "ef"),
         ({"endingTime": at}, "abcde"),

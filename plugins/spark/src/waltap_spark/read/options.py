@@ -10,7 +10,7 @@ from typing import Final, Literal, ParamSpec, TypeVar, cast
 
 from waltap.base.files.properties import StorageProperties
 from waltap.errors import WaltapError
-from waltap_sinks.changelog import NOTHING, ChangeLog, FileStore, LogPosition, Manifest
+from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest
 from waltap_sinks.changelog.manifest import written_in
 from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
@@ -159,7 +159,7 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    if not text.strip().isdigit() or int(text) == 0:
+    if not text.strip().isdecimal() or int(text) == 0:
         raise SourceOption(f"{name} is {text}, not a number above 0", option=name)
     return int(text)
 
@@ -241,8 +241,8 @@ def _lies_before(step: Manifest, time: int) -> bool:
 def end_log_position(log: ChangeLog, bound: LogBoundary) -> LogPosition:
     """Return the position after the last row that ``bound`` wants."""
     last = log.last()
-    if last is None:
-        return NOTHING
+    if last is None or bound.words == "earliest":
+        return log.begin
     if bound.log_position is not None:
         return min(bound.log_position, last.log_position)
     if bound.lsn is not None:

@@ -13,15 +13,19 @@ from pyspark.sql.types import StructType
 from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.errors import OffsetOfAnother, SourceOption
 from waltap_spark.read.options import OF_A_BATCH, SourceOptions, shows_text, start_log_position
-from waltap_spark.read.tasks import FirstLsn, TaskPlanner, TaskReading, log_position_of, offset_of
+from waltap_spark.read.tasks import (
+    StreamStart,
+    TaskPlanner,
+    TaskReading,
+    log_position_of,
+    offset_of,
+)
 
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadMaxBytes,
-        ReadMaxFiles,
         ReadMaxRows,
-        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 
@@ -51,8 +55,8 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
-        # Offsets name the first LSN only until the stream has passed it.
-        self._first: FirstLsn | None = None
+        # Offsets name a first LSN only until the stream has passed it.
+        self._first: StreamStart | None = None
         self._target: LogPosition | None = None
         self._passed: tuple[LogPosition, LogPosition] | None = None
         self._at: tuple[LogPosition, int | None] | None = None
@@ -68,9 +72,10 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             self._log.readers.register(self._options.reader, log_position, by="Spark")
             # retention may have removed the log's beginning before it knew the reader
             log_position = start_log_position(self._log, start, last)
-        if start.lsn is not None:
+        if start.lsn is not None or start.time is not None:
             # An LSN that is given before the log has anything is of its first epoch.
-            first = FirstLsn(1 if last is None else last.log_position.epoch, start.lsn)
+            epoch = 1 if last is None else last.log_position.epoch
+            first = StreamStart(epoch, start.lsn, start.time)
         return offset_of(self._identity, log_position, first)
 
     def _offset(self, log_position: LogPosition) -> dict[str, Any]:
@@ -95,7 +100,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             self._keep_up(None)
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.log_position)
-        begin, self._first = self._log_position(start), FirstLsn.of(start) or self._first
+        begin, self._first = self._log_position(start), StreamStart.of(start) or self._first
         self._keep_up(begin)
         # The last call read the manifests up to there, and found no rows.
         at, found = self.passed(begin), _BatchEstimate()
@@ -106,12 +111,11 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
                 break
             at, found = manifest.log_position, more
             self._at = (at, manifest.last_commit_ts or (self._at[1] if self._at else None))
-        if found.rows and not (found.too_few(limit) and self._target is None):
+        if found.rows:
             self._passed = None
             return self._offset(at)
-        if found.rows == 0:
-            self._passed = (begin, at)
-        return self._offset(at if at > begin and self._progresses() and not found.rows else begin)
+        self._passed = (begin, at)
+        return self._offset(at if at > begin and self._progresses() else begin)
 
     def _keep_up(self, log_position: LogPosition | None) -> None:
         """Check the log's id, and report that the reader is alive.
@@ -180,7 +184,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, also when Spark repeats it."""
         begin, last = self._log_position(start), self._log_position(end)
-        self._first = FirstLsn.of(start) or self._first
+        self._first = StreamStart.of(start) or self._first
         if last <= begin:
             return []
         return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))
@@ -201,17 +205,14 @@ def share_of(limit: Any, parts: int) -> Any:
         return ReadMaxRows(max(1, limit.max_rows // parts))
     if isinstance(limit, ReadMaxBytes):
         return ReadMaxBytes(max(1, limit.max_bytes // parts))
-    if isinstance(limit, ReadMaxFiles):
-        return ReadMaxFiles(max(1, limit.max_files // parts))
     return limit
 
 
 class _BatchEstimate(NamedTuple):
-    """Rows, bytes and segments of a batch, counted before reading."""
+    """Rows and bytes of a batch, counted before reading."""
 
     rows: int = 0
     bytes: int = 0
-    files: int = 0
 
     def with_(self, planner: TaskPlanner, manifest: Manifest) -> "_BatchEstimate":
         """Return this estimate plus the entries of ``manifest``."""
@@ -219,19 +220,12 @@ class _BatchEstimate(NamedTuple):
         return _BatchEstimate(
             self.rows + sum(part.rows for part in parts),
             self.bytes + sum(part.bytes for part in parts),
-            self.files + len(parts),
         )
 
     def beyond(self, limit: object) -> bool:
-        """Return whether the estimate exceeds ``limit``."""
+        """Return whether the estimate exceeds ``limit``, one of `read_limit`."""
         if not LIMITED:
             return False
         if isinstance(limit, ReadMaxRows):
             return bool(self.rows > limit.max_rows)
-        if isinstance(limit, ReadMaxBytes):
-            return bool(self.bytes > limit.max_bytes)
-        return isinstance(limit, ReadMaxFiles) and self.files > limit.max_files
-
-    def too_few(self, limit: object) -> bool:
-        """Return whether ``limit`` makes Spark wait for more rows."""
-        return LIMITED and isinstance(limit, ReadMinRows) and self.rows < limit.min_rows
+        return isinstance(limit, ReadMaxBytes) and self.bytes > limit.max_bytes

@@ -25,28 +25,36 @@ log = logging.getLogger(__name__)
 VERSION: Final = 1
 
 
-class FirstLsn(NamedTuple):
-    """The LSN and epoch of a query's start.
+class StreamStart(NamedTuple):
+    """The epoch and LSN, or the time (µs), of a query's first start.
 
     LSNs of two epochs do not compare.
     """
 
     epoch: int
-    lsn: int
+    lsn: int | None = None
+    time: int | None = None
 
     @classmethod
-    def of(cls, offset: dict[str, Any]) -> "FirstLsn | None":
+    def of(cls, offset: dict[str, Any]) -> "StreamStart | None":
         """Return an offset's start, None if all later rows follow it."""
         first = offset.get("first")
         return None if first is None else cls(**first)
 
     def lies_behind(self, log_position: LogPosition) -> bool:
-        """Return whether later manifests may have rows below it."""
-        return (log_position.epoch, log_position.end_lsn) <= self
+        """Return whether later manifests may have rows from before it."""
+        # Commit times need not grow with positions.
+        return self.lsn is None or (
+            (log_position.epoch, log_position.end_lsn) <= (self.epoch, self.lsn)
+        )
+
+    def offset(self) -> dict[str, int]:
+        """Return the member ``first`` of an offset."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def offset_of(
-    identity: str, log_position: LogPosition, first: FirstLsn | None = None
+    identity: str, log_position: LogPosition, first: StreamStart | None = None
 ) -> dict[str, Any]:
     """Return the offset of ``log_position`` in the log ``identity``."""
     offset: dict[str, Any] = {
@@ -57,7 +65,7 @@ def offset_of(
         "ordinal": log_position.ordinal,
     }
     if first is not None and first.lies_behind(log_position):
-        offset["first"] = first._asdict()
+        offset["first"] = first.offset()
     return offset
 
 
@@ -148,7 +156,7 @@ class TaskPlanner:
                 yield entry
 
     def of_manifests(
-        self, manifests: Iterable[Manifest], first: FirstLsn | None = None
+        self, manifests: Iterable[Manifest], first: StreamStart | None = None
     ) -> list[LogTask]:
         """Return the tasks that read ``manifests`` from ``first`` on.
 
@@ -159,8 +167,7 @@ class TaskPlanner:
             for entry in self.wanted(manifest):
                 self._require_complete(entry, manifest.log_position)
                 segments += self._segments(entry, manifest.log_position)
-        epoch, lsn = first or (0, None)
-        time = self._options.start.time
+        epoch, lsn, time = first or (0, None, None)
         return self._cut(segments, RowLimits(epoch=epoch, first_lsn=lsn, first_time=time))
 
     def of_range(self, log: ChangeLog) -> list[LogTask]:
