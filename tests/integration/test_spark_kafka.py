@@ -14,6 +14,7 @@ from tests.harness.spark import Died, dying
 from tests.harness.topics import Reader, event
 
 from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.changelog.errors import ChangeLogDamaged
 from waltap_spark.errors import ColumnsUnknown, EventUnreadable, OffsetsLost
 from waltap_spark.kafka import KafkaFeed, KafkaTopics
 from waltap_spark.read.live import LiveTables
@@ -274,6 +275,17 @@ def test_a_topic_that_was_made_again_is_another_one_though_it_has_more_records(t
     reader.write(put("c", 110, 2, "two"), put("c", 120, 3, "three"))
     with pytest.raises(OffsetsLost, match=f"{reader.name} was created again"):
         reader.pull()
+
+
+def test_a_log_that_cannot_be_read_is_not_locked_afterwards(topic, tmp_path):
+    manifest = (
+        tmp_path / "log/manifests/0001/20261130T17/0000000000000000-0000000000000064-000000.json"
+    )
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("")
+    for _attempt in range(2):
+        with pytest.raises(ChangeLogDamaged), topic().feed():
+            pass
 
 
 # --- events that come again -----------------------------------------------------------------------

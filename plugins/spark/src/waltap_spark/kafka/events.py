@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -407,25 +408,24 @@ class TopicEvents:
         Partition → offset and position. `tables` yields all rows of a schema together, in the order in
         which schemas begin, so every partition must have that order.
         """
-        parts: dict[Place, list[Row]] = {}
+        # By partition and table.
+        parts: dict[tuple[Place, tuple[str, str]], list[Row]] = {}
+        began: dict[tuple[str, str, str], Any] = {}
         for row in self._summary():
             if row["first"] is not None:
-                parts.setdefault((row["topic"], row["partition"]), []).append(row)
-        began: dict[tuple[str, str, str], Any] = {}
-        for row in (each for rows in parts.values() for each in rows):
-            began[_schema(row)] = min(began.get(_schema(row), row["begins"]), row["begins"])
-        found = {}
-        for place, rows in parts.items():
-            starts = [
-                tuple(later["first"])
-                for later in rows
-                for row in rows
-                if _schema(row)[:2] == _schema(later)[:2] and row["first"] < later["first"]
-                if row["last"] > later["first"]["offset"]
-                or began[_schema(row)] > began[_schema(later)]
-            ]
-            if starts:
-                found[place] = min(starts)
+                schema, place = _schema(row), (row["topic"], row["partition"])
+                parts.setdefault((place, schema[:2]), []).append(row)
+                began[schema] = min(began.get(schema, row["begins"]), row["begins"])
+        found: dict[Place, tuple[int, int, int]] = {}
+        for (place, _table), rows in parts.items():
+            for later in rows:
+                start = tuple(later["first"])
+                if start < found.get(place, (math.inf,)) and any(
+                    row["last"] > start[0] or began[_schema(row)] > began[_schema(later)]
+                    for row in rows
+                    if row["first"] < later["first"]
+                ):
+                    found[place] = start
         return found
 
     def _cut(self, ends: Mapping[Place, int]) -> None:

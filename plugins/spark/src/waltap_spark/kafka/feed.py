@@ -73,13 +73,17 @@ class KafkaFeed:
         """
         # Two feeds would both claim the next position.
         self._store.lock(".lock")
-        make_log_identity(self._store)  # before readers find the log by the folder
-        self._store.make_folder("manifests")
-        for manifest in self.log.newest(NEWEST):
-            self._log_position, self._bucket = manifest.log_position, manifest.bucket
-            self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
-            self._take(manifest)
-        self._delete_unpublished()
+        try:
+            make_log_identity(self._store)  # before readers find the log by the folder
+            self._store.make_folder("manifests")
+            for manifest in self.log.newest(NEWEST):
+                self._log_position, self._bucket = manifest.log_position, manifest.bucket
+                self._keys |= {(each.schema, each.table): each.key for each in manifest.tables}
+                self._take(manifest)
+            self._delete_unpublished()
+        except BaseException:
+            self._store.unlock()
+            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
