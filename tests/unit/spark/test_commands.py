@@ -149,8 +149,10 @@ def test_an_error_that_is_none_of_the_statement_ends_the_prompt(monkeypatch, tmp
         )
 
 
-def test_views_that_cannot_be_listed_do_not_end_the_prompt(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\\d\nSELECT 1;\n"))
+def test_a_pipe_gets_no_prompts_and_views_that_cannot_be_listed_do_not_end_it(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\\d\nSELECT 1"))
     said: list[str] = []
 
     def columns() -> dict[str, list[str]]:
@@ -162,6 +164,7 @@ def test_views_that_cannot_be_listed_do_not_end_the_prompt(monkeypatch, tmp_path
 
     SqlPrompt(said.append, columns, list, said.append, refused).loop(tmp_path / "history")
     assert said[1:] == ["a file is gone", "SELECT 1"]
+    assert capsys.readouterr().out == ""
 
 
 PROGRAM = """

@@ -50,11 +50,15 @@ class SqlPrompt:
     def loop(self, history: Path) -> None:
         r"""Ask until Ctrl-D or ``\q``; Ctrl-C leaves the statement."""
         self._say(HELP)
-        ask = _editor(self._words, history) if sys.stdin.isatty() else input
+        terminal = sys.stdin.isatty()
+        # A pipe gets no prompts, which would be among the answers.
+        ask = _editor(self._words, history) if terminal else lambda _prompt: input()
         while True:
             try:
                 line = ask("...> " if self._begun else "sql> ")
             except EOFError:
+                if not terminal:
+                    self._took("")  # the last statement of a file may have no end
                 return
             except KeyboardInterrupt:
                 self._begun = []
