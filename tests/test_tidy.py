@@ -381,6 +381,8 @@ def test_links_in_documents_lead_somewhere() -> None:
             file = target.split("#")[0]
             if "://" not in target and file and not (path.parent / file).exists():
                 broken.append(f"{named(path)}: {target}")
+        examples = re.findall(r"`(examples/[\w./-]+)", text)
+        broken += [f"{named(path)}: {each}" for each in examples if not (ROOT / each).exists()]
     assert not broken
 
 

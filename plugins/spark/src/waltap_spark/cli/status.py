@@ -30,12 +30,12 @@ RESUME_ADVICE: Final = (
     "When that is mended, `waltap spark resume {output} {table}` tries it at once."
 )
 EXPIRY_ADVICE: Final = (
-    "`waltap spark resume {output} {table} --full-refresh` starts where the log begins; then take a "
-    "new snapshot of the table."
+    "`waltap spark resume {output} {table} --full-refresh` empties it and continues where the log begins; "
+    "then take a new snapshot of the table."
 )
 EXPIRY_ADVICE_IN_PLACE: Final = (
-    "A new output has its rows again: another sink.path, and `waltap run PROFILE --set "
-    "snapshot.mode=always`, until it streams."
+    "Only a new output has its rows again: set another sink.path, and run `waltap run PROFILE --set "
+    "snapshot.mode=always` until it streams."
 )
 DAMAGE_ADVICE: Final = (
     "It continues as soon as the file is restored; `waltap spark resume {output} {table} "
@@ -165,12 +165,7 @@ def draw(status: AppliedOutput, console: "Console") -> None:
         if each.suspended:
             still = f"[bold red]{escape(each.table)} is suspended[/] at {each.position}:"
             console.print(still, escape(each.suspended))
-            # the reason of a changed type has its commands
-            if TypeChanged.code not in each.suspended:
-                advice = DAMAGE_ADVICE if each.damaged else RESUME_ADVICE
-                if ChangeLogExpired.code in each.suspended:
-                    in_parquet = status.format == "parquet"
-                    advice = EXPIRY_ADVICE if in_parquet else EXPIRY_ADVICE_IN_PLACE
+            if advice := _advice(each, status.format):
                 console.print(advice.format(output=status.output, table=each.table), markup=False)
         for snapshot_reason in each.stale:
             how = "was displaced" if snapshot_reason == DISPLACED else "needs a new snapshot"
@@ -181,6 +176,15 @@ def draw(status: AppliedOutput, console: "Console") -> None:
         console.print(SNAPSHOT_ADVICE, highlight=False)
     at = dt.datetime.fromtimestamp(status.committed_ms / 1000, dt.UTC)
     console.print(f"commit {status.commit} of {at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _advice(table: AppliedTable, format_name: str) -> str:
+    """Return the advice for a suspended table."""
+    if TypeChanged.code in table.suspended:
+        return ""  # the reason has its commands
+    if ChangeLogExpired.code in table.suspended:
+        return EXPIRY_ADVICE if format_name == "parquet" else EXPIRY_ADVICE_IN_PLACE
+    return DAMAGE_ADVICE if table.damaged else RESUME_ADVICE
 
 
 def _drawn(status: AppliedOutput) -> Table:

@@ -5,8 +5,7 @@ when its standard input ends, because the engine closed it or died. Before that 
 rest of the change log. The sink's properties come in the environment
 (`waltap_spark.driver.settings.GIVEN`), so that no argument has credentials.
 
-Exit codes: 0 done, 1 failed and a retry may help, 2 failed and a retry does not help, 3 another
-process uses the tables, 4 tasks could not read a snapshot.
+Exit codes: 0 done, others as `waltap_spark.driver.settings` has them.
 """
 
 import argparse

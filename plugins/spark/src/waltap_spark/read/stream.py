@@ -14,7 +14,7 @@ from waltap_sinks.changelog import LogPosition, Manifest
 from waltap_spark.errors import OffsetOfAnother, SourceOption
 from waltap_spark.read.options import OF_A_BATCH, SourceOptions, shows_text, start_log_position
 from waltap_spark.read.tasks import (
-    StreamStart,
+    QueryStart,
     TaskPlanner,
     TaskReading,
     log_position_of,
@@ -56,7 +56,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
         # Offsets name a first LSN only until the stream has passed it.
-        self._first: StreamStart | None = None
+        self._first: QueryStart | None = None
         self._target: LogPosition | None = None
         self._passed: tuple[LogPosition, LogPosition] | None = None
         self._at: tuple[LogPosition, int | None] | None = None
@@ -75,7 +75,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         if start.lsn is not None or start.time is not None:
             # An LSN that is given before the log has anything is of its first epoch.
             epoch = 1 if last is None else last.log_position.epoch
-            first = StreamStart(epoch, start.lsn, start.time)
+            first = QueryStart(epoch, start.lsn, start.time)
         return offset_of(self._identity, log_position, first)
 
     def _offset(self, log_position: LogPosition) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             self._keep_up(None)
             last = self._log.last()
             return self.initialOffset() if last is None else self._offset(last.log_position)
-        begin, self._first = self._log_position(start), StreamStart.of(start) or self._first
+        begin, self._first = self._log_position(start), QueryStart.of(start) or self._first
         self._keep_up(begin)
         # The last call read the manifests up to there, and found no rows.
         at, found = self.passed(begin), _BatchEstimate()
@@ -184,7 +184,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch, also when Spark repeats it."""
         begin, last = self._log_position(start), self._log_position(end)
-        self._first = StreamStart.of(start) or self._first
+        self._first = QueryStart.of(start) or self._first
         if last <= begin:
             return []
         return list(self._planner.of_manifests(self._log.manifests(begin, last), self._first))

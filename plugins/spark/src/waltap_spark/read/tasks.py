@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 VERSION: Final = 1
 
 
-class StreamStart(NamedTuple):
+class QueryStart(NamedTuple):
     """The epoch and LSN, or the time (µs), of a query's first start.
 
     LSNs of two epochs do not compare.
@@ -36,7 +36,7 @@ class StreamStart(NamedTuple):
     time: int | None = None
 
     @classmethod
-    def of(cls, offset: dict[str, Any]) -> "StreamStart | None":
+    def of(cls, offset: dict[str, Any]) -> "QueryStart | None":
         """Return an offset's start, None if all later rows follow it."""
         first = offset.get("first")
         return None if first is None else cls(**first)
@@ -54,7 +54,7 @@ class StreamStart(NamedTuple):
 
 
 def offset_of(
-    identity: str, log_position: LogPosition, first: StreamStart | None = None
+    identity: str, log_position: LogPosition, first: QueryStart | None = None
 ) -> dict[str, Any]:
     """Return the offset of ``log_position`` in the log ``identity``."""
     offset: dict[str, Any] = {
@@ -156,7 +156,7 @@ class TaskPlanner:
                 yield entry
 
     def of_manifests(
-        self, manifests: Iterable[Manifest], first: StreamStart | None = None
+        self, manifests: Iterable[Manifest], first: QueryStart | None = None
     ) -> list[LogTask]:
         """Return the tasks that read ``manifests`` from ``first`` on.
 
