@@ -61,5 +61,5 @@ def test_changes_before_a_rename_that_are_read_again_are_of_the_same_table(tmp_p
     assert [each.log_position.epoch for each in log.manifests()] == [1, 1, 2, 2]
     compared = ComparableLog(log.log)
     (table,) = compared.tables()
-    assert (table.name, table.oid) == ("public.b", 7)
+    assert (table.name, table.oid) == ("", 7)
     assert compared.reader(table, [("id", "int4")], ["id"]).total()[0] == 4

@@ -245,17 +245,19 @@ class ComparableLog:
     def tables(self) -> list[ComparedTable]:
         self._follow()
         found = []
-        for logged in self._tables.all:
+        for logged in sorted(self._tables.all, key=lambda table: table.name):
             # An OID of an earlier epoch may be of another server.
             known = logged.epoch == self._manifests[-1].log_position.epoch
             oid = logged.oid if known else 0
-            if logged.newest is None or not (logged.name or oid):
+            # Within an epoch another table may have the name, without a change of its own yet.
+            name = "" if oid else logged.name
+            if logged.newest is None or not (name or oid):
                 continue
-            self._listed[logged.name, oid] = logged
+            self._listed[name, oid] = logged
             entry = logged.newest
             columns = {c.number: c.name for c in entry.columns if c.number is not None}
-            found.append(ComparedTable(name=logged.name, oid=oid, key=entry.key, columns=columns))
-        return sorted(found, key=lambda table: table.name)
+            found.append(ComparedTable(name=name, oid=oid, key=entry.key, columns=columns))
+        return found
 
     def _entry(self, table: ComparedTable) -> TableEntry:
         entry = self._listed[table.name, table.oid].newest
