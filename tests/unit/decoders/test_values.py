@@ -29,6 +29,7 @@ from waltap.changes.decode import (
     Update,
 )
 from waltap.errors import DecodeError
+from waltap_decoders import named_relations
 from waltap_testing.recording import StaticCatalogue
 
 # --- decoderbufs and wal2json: values back to PostgreSQL's text, and relations where nothing announces them
@@ -378,3 +379,25 @@ def test_names_of_tables_that_are_not_captured_do_not_stay(make):
         assert kept_after(range(512, 1024)) < before + 20_000
     finally:
         tracemalloc.stop()
+
+
+def test_plans_of_rows_that_leave_out_ever_other_columns_do_not_stay(monkeypatch):
+    """Format 1 leaves NULL out of old rows."""
+    monkeypatch.setattr(named_relations, "MAX_PLANS", 20)
+    columns = [Column(name=f"c{n}", type_oid=23, in_identity=True) for n in range(7)]
+    decoder = wal2json("1", catalogue=Catalogue(KEY, *columns, identity="f"))
+
+    def plans() -> int:
+        gc.collect()
+        return sum(isinstance(each, named_relations.RowPlan) for each in gc.get_objects())
+
+    before = plans()
+    for given in range(128):
+        names = ["id", *(f"c{n}" for n in range(7) if given >> n & 1)]
+        ones = [1] * len(names)
+        old = {"keynames": names, "keytypeoids": [23] * len(names), "keyvalues": ones}
+        change = {"kind": "delete", "schema": "public", "table": "t", "oldkeys": old}
+        data = msgspec.json.encode({"xid": 7, "nextlsn": "0/10", "change": [change]})
+        (row,) = [m for m in decoder.feed([(LSN, data)]) if isinstance(m, Delete)]
+        assert row.old == ("1", *("1" if each.name in names else None for each in columns))
+    assert plans() - before <= 20

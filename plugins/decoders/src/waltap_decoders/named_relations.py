@@ -33,6 +33,10 @@ MAX_UNKNOWN = 256
 # Limit of names that are kept with what follows from them. A database may create tables without end.
 MAX_NAMES = 256
 
+# Limit of plans. Format 1 of wal2json leaves NULL out of old rows, so a wide table under FULL has a
+# make-up for every set of columns.
+MAX_PLANS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
@@ -458,6 +462,8 @@ class RowPlans(Generic[Convert]):
             self._announced = {
                 each for each in self._announced if each is layout.relation or each.table_id != name
             }
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
         relations = self._relations
         plan = RowPlan(
             relations.epoch, relations.lookup_round, layout, tuple(new), tuple(old), tuple(key)
