@@ -189,8 +189,9 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(databa
     [
         (["public.a"], ["public.b"], ("public.a", "public.b")),
         ([], ["public.b"], ()),
+        (["public.a"], [], ()),
     ],
-    ids=["named", "of all tables"],
+    ids=["named", "of all tables", "then of all tables"],
 )
 def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path, first, second, wanted):
     def gap(identifier: str, end: str, *tables: str) -> CaptureGap:

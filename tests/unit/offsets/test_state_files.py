@@ -81,7 +81,7 @@ def _objects(folder: Path) -> Callable[[], object]:
 
 
 def _sinks(folder: Path) -> Callable[[], object]:
-    BranchPositions(folder / "sinks.json").store(SINKS, STORED)
+    BranchPositions(folder / "sinks.json").store(SINKS, STORED, Positions())
     return lambda: BranchPositions(folder / "sinks.json").load(STORED) == SINKS
 
 
@@ -323,17 +323,18 @@ def at(lsn: int) -> Positions:
 
 @pytest.fixture
 def kept(tmp_path) -> BranchPositions:
-    BranchPositions(tmp_path / "sinks.json").store(AHEAD, at(100))
+    BranchPositions(tmp_path / "sinks.json").store(AHEAD, at(100), at(90))
     return BranchPositions(tmp_path / "sinks.json")
 
 
 def test_each_goes_on_from_its_own(kept):
     assert kept.load(at(100)) == AHEAD
     assert kept.load(at(150)) == AHEAD, "idle progress moves the offset alone"
+    assert kept.load(at(90)) == AHEAD, "a run was killed before it stored its offset"
 
 
 def test_nothing_is_left_out_behind_an_offset_that_was_set_back(kept):
-    assert kept.load(at(50)) == {}
+    assert kept.load(at(89)) == kept.load(at(91)) == {}
     assert kept.load(Positions()) == {}
 
 

@@ -275,7 +275,7 @@ def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
         for name, sink in zip("ab", sinks, strict=True)
     ]
     stored = BranchPositions(tmp_path / "sinks.json")
-    stored.store({"b": SinkProgress(positions=dict(ahead))}, start)
+    stored.store({"b": SinkProgress(positions=dict(ahead))}, start, start)
     fan = FanOut(branches, stored, load=lambda: start, clock=SystemClock())
     fan.renew()
     sinks[0].open = lambda: ahead  # it has its position with the rows
@@ -420,6 +420,30 @@ def test_wal_without_changes_is_not_kept_for_a_paused_sink(tmp_path, monkeypatch
         ]
 
 
+@pytest.mark.parametrize(
+    ("moved", "again"), [(0, False), (-1, True)], ids=["killed", "set by hand"]
+)
+def test_a_kill_before_the_offset_is_stored_is_no_offset_that_was_set_lower(tmp_path, moved, again):
+    early, late = transactions(2)
+    start, idle = Position(early.end_lsn), Position(early.end_lsn + 1)
+    fan = two_sinks(tmp_path, OnePosition(), OnePosition(), load=lambda: Positions({SOLE: start}))
+    fan.open()
+    fan.flush()
+    rig = Rig(several=fan, position=start)
+    rig.delivery.advance(SOLE, idle)
+    batch = Batch(parts=[late], position=late.position(idle), events=1)
+    fan.write(batch)
+    assert fan.flush() == {SOLE: batch.position}
+    stored, sinks = (
+        Positions({SOLE: Position(idle.end_lsn + moved)}),
+        [OnePosition(), OnePosition()],
+    )
+    fan = two_sinks(tmp_path, *sinks, load=lambda: stored)
+    fan.open()
+    fan.write(batch)
+    assert [sink.accepted == batch.position for sink in sinks] == [again, again]
+
+
 def test_wal_without_changes_takes_no_sink_back_that_is_ahead(tmp_path):
     """After a restart the stream is at the position of the slowest sink."""
     early, late = transactions(2)
@@ -427,6 +451,7 @@ def test_wal_without_changes_takes_no_sink_back_that_is_ahead(tmp_path):
     stored = Positions({SOLE: start})
     BranchPositions(tmp_path / "sinks.json").store(
         {"a": SinkProgress(positions={SOLE: ahead}), "b": SinkProgress(positions={SOLE: start})},
+        stored,
         stored,
     )
     sinks = [OnePosition(), OnePosition()]

@@ -75,7 +75,7 @@ class FanOut(Sink):
         """Make sinks, which are not open."""
         for branch in self.branches:
             branch.renew()
-        self._written = Positions()
+        self._written = self._offset = Positions()
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
             [each.sink.capabilities for each in self.branches],
@@ -116,7 +116,7 @@ class FanOut(Sink):
         If the pipeline continues from an offset, a sink that may be paused and does not open is paused.
         Raises: SinkError.
         """
-        stored = self._written = self._load() or Positions()
+        stored = self._written = self._offset = self._load() or Positions()
         progress = self._file.load(stored)
         for branch in self.branches:
             with self._pausing(branch, may=bool(stored)):
@@ -126,6 +126,7 @@ class FanOut(Sink):
     def advance(self, partition: str, position: Position) -> None:
         """Record that no change is left before ``position``: each sink has all of them."""
         self._written = self._written.raised(partition, position)
+        self._offset = self._offset.raised(partition, position)
         for branch in self.branches:
             branch.advance(partition, self._written[partition])
 
@@ -229,9 +230,13 @@ class FanOut(Sink):
         slowest = Positions(
             {n: min(p, reached[n]) for n, p in self._slowest().items() if n in reached}
         )
-        self._file.store({branch.name: branch.own_progress() for branch in self.branches}, slowest)
+        progress = {branch.name: branch.own_progress() for branch in self.branches}
+        self._file.store(progress, slowest, self._offset)
         if failure is not None:
             raise failure
+        # The engine stores later ones, or never flushes again.
+        for name, position in slowest.items():
+            self._offset = self._offset.raised(name, position)
         return slowest or None
 
     def holds_back(self) -> bool:

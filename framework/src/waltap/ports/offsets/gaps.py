@@ -116,7 +116,7 @@ class GapCertificates:
             again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
             if source and (again or known.begin.lsn == gap.begin.lsn):
                 # A certificate without names is about all tables.
-                named = known.tables and (*known.tables, *gap.tables)
+                named = known.tables and gap.tables and (*known.tables, *gap.tables)
                 tables = tuple(dict.fromkeys(named))
                 merged = msgspec.structs.replace(known, end=gap.end, tables=tables)
                 self.keep(merged)

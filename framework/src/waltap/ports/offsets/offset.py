@@ -178,8 +178,10 @@ class _StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
 
     # The file keeps the name that this field had first.
     branches: dict[str, SinkProgress] = msgspec.field(name="outlets")
-    # The pipeline's position at that time: a lower offset was set by hand.
+    # The pipeline's position at that time: a lower offset was set by hand,
     slowest: dict[str, Position] = {}
+    # except for the one before it, which a run has stored that was killed before it stored that.
+    before: dict[str, Position] = {}
     version: int = 1
 
 
@@ -208,15 +210,22 @@ class BranchPositions:
         found = self._document.load()
         if found is None or not stored:
             return {}
-        if any(stored.get(n, p) < p for n, p in found.slowest.items()):
+        lower = any(stored.get(n, p) < p for n, p in found.slowest.items())
+        if lower and dict(stored) != found.before:
             return {}
         self._stored = found
         return dict(found.branches)
 
-    def store(self, branches: dict[str, SinkProgress], slowest: Positions) -> None:
-        """Store changed positions durably. Raises: OffsetUnwritable."""
-        new = _StoredPositions(branches=dict(branches), slowest=dict(slowest))
+    def store(
+        self, branches: dict[str, SinkProgress], slowest: Positions, before: Positions
+    ) -> None:
+        """Store changed positions durably, while the offset has ``before``.
+
+        Raises: OffsetUnwritable.
+        """
+        new = _StoredPositions(branches=dict(branches), slowest=dict(slowest), before=dict(before))
+        known = self._stored
         # Most flushes change nothing here: skip the fsync.
-        if new != self._stored:
+        if known is None or (new.branches, new.slowest) != (known.branches, known.slowest):
             self._document.save(new)
             self._stored = new
