@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import py4j.java_gateway
 import pytest
+from rich.console import Console
 from tests.harness.changelog import WrittenLog, relation
 from typer.testing import CliRunner
 
@@ -41,7 +42,8 @@ from waltap_spark.session.failures import explained_failures, refused
 from waltap_spark.session.java import _require_fit as require_fit
 from waltap_spark.session.java import require_java, require_pyspark
 from waltap_spark.session.session import local_settings
-from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor
+from waltap_spark.sink import output_monitor
+from waltap_spark.sink.output_monitor import AppliedSoFar, OutputMonitor, OutputProgress, TableLag
 from waltap_spark.state.output import OutputState, SparkOutput, TableState
 
 # --- settings of the profile's sink that writes the tables ----------------------------------------
@@ -366,7 +368,10 @@ def test_a_table_whose_manifests_are_gone_gets_advice_that_its_format_allows(
     lake.commit(items="WT-5106 they are gone")
     found = CliRunner().invoke(application, ["status", str(lake.folder)])
     assert advice in " ".join(found.output.split())
-    assert ("--full-refresh" in found.output) == (table_format == "parquet")
+    in_parquet = table_format == "parquet"
+    assert ("--full-refresh" in found.output) == in_parquet
+    words = ["resume", str(lake.folder), "items", "--full-refresh"]
+    assert (CliRunner().invoke(application, words).exit_code == 0) == in_parquet
 
 
 def test_rows_whose_manifests_were_expired_are_unknown_and_later_ones_are_not(lake):
@@ -398,6 +403,13 @@ def test_the_command_and_the_status_page_show_it(lake):
         "public.orders": (1200, 0),
         "public.items": (0, 34),
     }
+
+
+def test_brackets_in_names_are_shown():
+    lag = TableLag(table="public.[/x]", waiting_rows=0, lag_ms=0)
+    console = Console(file=io.StringIO())
+    console.print(output_monitor.drawn(OutputProgress(batches=(), tables=(lag,)), "[/lake]"))
+    assert all(name in console.file.getvalue() for name in ("[/lake]", "public.[/x]"))
 
 
 def test_the_first_commit_appears_while_the_command_runs(lake, monkeypatch):

@@ -44,7 +44,7 @@ from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.driver import asked_to_stop, run_driver
 from waltap_spark.driver.settings import properties_of, settings_of
 from waltap_spark.errors import TypeChanged
-from waltap_spark.formats.choice import choice_of
+from waltap_spark.formats.choice import PARQUET, choice_of
 from waltap_spark.session.failures import UNSAVED_OUTPUT, explained_failures
 from waltap_spark.session.java import require_pyspark
 from waltap_spark.session.session import quiet, start_session
@@ -286,7 +286,7 @@ def resume(
     if not chosen.failed:
         notices().print(f"{chosen.name} is not suspended")
         return
-    if full_refresh and chosen.stored_table.targets:
+    if full_refresh and state is not None and state.format != PARQUET:
         raise typer.BadParameter("is for tables in Parquet", param_hint="--full-refresh")
     if skip_damaged and not chosen.damaged:
         text = f"is for damaged segments, and {chosen.name} is suspended for another reason"

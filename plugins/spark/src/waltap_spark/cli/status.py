@@ -13,6 +13,7 @@ from waltap.base.files.errors import FilesUnavailable
 from waltap.base.files.store import safe_name
 from waltap_sinks.changelog.errors import ChangeLogExpired
 from waltap_spark.errors import TypeChanged
+from waltap_spark.formats.choice import PARQUET
 from waltap_spark.formats.small_files.delta_log import FileList
 from waltap_spark.planning.table_renames import DISPLACED
 from waltap_spark.state.modes import describe_mode
@@ -183,12 +184,12 @@ def _advice(table: AppliedTable, format_name: str) -> str:
     if TypeChanged.code in table.suspended:
         return ""  # the reason has its commands
     if ChangeLogExpired.code in table.suspended:
-        return EXPIRY_ADVICE if format_name == "parquet" else EXPIRY_ADVICE_IN_PLACE
+        return EXPIRY_ADVICE if format_name == PARQUET else EXPIRY_ADVICE_IN_PLACE
     return DAMAGE_ADVICE if table.damaged else RESUME_ADVICE
 
 
 def _drawn(status: AppliedOutput) -> Table:
-    parquet = status.format == "parquet"
+    parquet = status.format == PARQUET
     table = Table(title=escape(f"{status.output} at {status.position}"))
     for title in ("table", "mode", "key"):
         table.add_column(title)

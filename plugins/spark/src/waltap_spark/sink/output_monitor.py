@@ -280,12 +280,13 @@ def drawn(progress: OutputProgress, title: str) -> "Table | Text":
 
     Before the first commit it is a sentence.
     """
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
     if not (progress.batches or progress.tables):
         return Text(f"{title}: {NO_COMMIT_YET}")
-    shown = Table(title=title)
+    shown = Table(title=escape(title))
     shown.add_column("table")
     shown.add_column("waiting rows", justify="right")
     shown.add_column("lag", justify="right")
@@ -299,5 +300,5 @@ def drawn(progress: OutputProgress, title: str) -> "Table | Text":
             for each in progress.batches
         ]
         lag = "is suspended" if table.failed else f"{table.lag_ms / 1000:.1f} s"
-        shown.add_row(table.table, f"{table.waiting_rows:,}", lag, *cells)
+        shown.add_row(escape(table.table), f"{table.waiting_rows:,}", lag, *cells)
     return shown
