@@ -1,10 +1,12 @@
 """Tables that the source renames, in Parquet and Delta Lake; in Iceberg: `tests.spark41.test_iceberg_in_use`."""
 
 import pytest
+import typer
 from tests.harness.lake import Lake
-from tests.harness.renamed_tables import COURSES, names_are_the_tables_own
+from tests.harness.renamed_tables import COURSES, A, B, filled, names_are_the_tables_own, renamed
 from tests.harness.spark import Rig
 
+from waltap_spark.cli.queries import SqlQueries
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.verify import compare
 
@@ -22,6 +24,21 @@ def test_a_table_in_a_catalogue_is_renamed_there(delta, tmp_path, course):
     rig = Rig(tmp_path, delta, FormatChoice("delta", values), parallel=2)
     course(rig)
     names_are_the_tables_own(rig, own)
+
+
+def test_the_prompt_has_no_view_of_a_former_name(delta, tmp_path):
+    rig = Rig(tmp_path, delta)
+    filled(rig, A)
+    queries = SqlQueries(rig.spark, rig.output.store, 9)
+    queries.begin()
+    renamed(rig, (A, B))
+    rig.db.insert(B, ["3", "b"])
+    rig.follow()
+    queries.begin()
+    queries.show("select * from b, b_changes")
+    for gone in ("a", "a_changes"):
+        with pytest.raises(typer.BadParameter):
+            queries.show(f"select * from {gone}")
 
 
 BEFORE = """

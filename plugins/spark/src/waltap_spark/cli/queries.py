@@ -39,7 +39,7 @@ class SqlQueries:
         self._allow_stale, self._as_json = allow_stale, as_json
         # Texts of the problems that were printed or logged.
         self._reported = set[str]()
-
+        self._views = set[str]()
         self._tables: LiveTables
 
     def begin(self) -> None:
@@ -90,7 +90,14 @@ class SqlQueries:
         self._tables = open_tables(self._spark, self._files, allow_stale=self._allow_stale)
         # with --allow-stale the views warn of problems: once, not again at every query
         self._tables.reported = self._reported
-        return self._tables.register()
+        views = self._tables.register()
+        present = {name for view in views for name in (view, f"{view}_changes")}
+        for gone in (
+            self._views - present
+        ):  # as of a renamed table: its rows would stay as they were
+            self._spark.catalog.dropTempView(gone)
+        self._views = present
+        return views
 
     def _report_problems(self) -> None:
         for problem in self._tables.problems.values():
