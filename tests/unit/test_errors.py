@@ -4,6 +4,7 @@ import errno
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.test_tidy import PACKAGES
@@ -119,6 +120,17 @@ def test_the_systems_reason_wins_over_the_class(number, words):
     assert refused is not None
     assert "place: why" in str(refused)
     assert words in str(refused)
+
+
+def test_a_current_folder_that_is_gone_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert SystemRefused.of(FileNotFoundError(errno.ENOENT, "why")) is None
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError) as error:
+        Path.cwd()
+    assert "current folder was deleted" in str(SystemRefused.of(error.value))
 
 
 def test_what_an_error_class_knows_better_stays():

@@ -33,6 +33,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 # Remedies by error number, for refusals of the operating system.
@@ -205,6 +206,11 @@ class SystemRefused(WaltapError):
         None: the reason may be a fault of the code.
         """
         advice = system_advice(error, all_known=True)
+        if isinstance(error, FileNotFoundError):
+            try:
+                Path.cwd()
+            except FileNotFoundError:
+                advice = "The current folder was deleted: change to one that exists."
         if advice is None:
             return None
         file = f"{error.filename}: " if error.filename else ""

@@ -5,6 +5,8 @@ JSON, and what `waltap status` and `waltap top` draw of a pipeline.
 import dataclasses
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,6 +205,23 @@ def test_a_bug_shows_where_and_the_traceback_when_asked_for(capsys, monkeypatch)
 
 
 # --- the process -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "stream", "code"),
+    [("--help", "stdout", 0), ("explain postgres://h/d", "stdout", 0), ("docs schema", "stdout", 0)]
+    + [("explain absent.toml", "stderr", 2)],
+)
+def test_a_reader_that_is_gone_changes_no_exit_code(words, stream, code):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        [sys.executable, "-m", "waltap", *words.split()], check=False, timeout=300,
+        env={**os.environ, "FORCE_COLOR": "1"}, **{stream: writer},
+    )  # fmt: skip
+    os.close(writer)
+    assert process.returncode == code
+
 
 SHOW = (
     "import atexit, gc, sys\n"

@@ -413,7 +413,7 @@ WRONG = [
     (f"{ROUTED}transforms.a.predicate=p", "no predicate has this name"),
     (
         f"{ROUTED}transforms.a.predicate=dea predicates=dead predicates.dead.type=RecordIsTombstone",
-        "did you mean transforms.a.dead?",
+        "did you mean dead?",
     ),
     (f"{ROUTED}transforms.a.negate=true", "needs transforms.a.predicate"),
     (f"{ROUTED}transforms.a.negate=maybe", "is no truth value"),

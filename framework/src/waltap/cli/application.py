@@ -378,11 +378,11 @@ def run() -> None:
         application()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as end:
+        if BrokenPipeError not in {type(end), type(end.__context__)}:  # the library exits for one
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         sys.exit(0)
-    except SystemExit:
-        raise
     except BaseException as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_print_error(error))
 

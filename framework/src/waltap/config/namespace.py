@@ -343,14 +343,15 @@ class Namespace:
                 guess = (beside.written(name) if beside else None) or nearest(name, names)
                 if likely and guess is None:
                     continue
+                written = self._as_written(guess, setting) if guess else None
                 if tolerant:
-                    meant = f"; did you mean {self._as_written(guess, setting)}?" if guess else ""
+                    meant = f"; did you mean {written}?" if written else ""
                     self._findings.warnings.append(
                         f"{self._own_name(setting)} is not known and has no effect{meant}"
                     )
                     continue
                 declaration = self._declared.get(guess or "")
-                self.complain(setting, "is not known", declaration, guess=guess)
+                self.complain(setting, "is not known", declaration, guess=written)
             elif entry.accepts(setting.value):
                 accepted = (
                     f"it has its default: {entry.default}" if entry.default else "it is empty"
@@ -378,7 +379,7 @@ class Namespace:
             self._findings.masked(what),
             value=self._findings.shown(setting, declaration),
             allowed=allowed,
-            nearest=self._as_written(guess, setting) if guess else None,
+            nearest=guess,
             native=self._native_name(setting, declaration),
         )
 

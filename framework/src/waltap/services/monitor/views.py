@@ -41,6 +41,12 @@ class SafeConsole(Console):
             else:
                 yield Segment(printable_lines(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Go on without notices; raise BrokenPipeError for answers."""
+        self.quiet = True
+        if not self.stderr:
+            raise BrokenPipeError
+
 
 def table(
     heads: Sequence[str],
