@@ -129,7 +129,7 @@ def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch):
     given = {
         "debezium.source.database.password": "${PG_SECRET}",
         "debezium.source.database.hostname": "${db.host.name}",
-        "debezium.source.database.dbname": "${NOT_SET_ANYWHERE:shop}",
+        "debezium.source.database.dbname": "${NOT_SET_ANYWHERE:${NOT_SET:sh}op}",
         "debezium.source.slot.name": "${debezium.source.topic.prefix}",
     }
     resolution = examined(TUTORIAL | given)
@@ -145,7 +145,7 @@ def test_expressions_are_filled_in_and_secrets_stay_secret(monkeypatch):
 
 
 def test_a_variable_may_hold_the_name_of_a_part(monkeypatch):
-    for name, value in (("MY_SINK", "kafka"), ("MY_STEPS", "a"), ("MY_FORM", "avro")):
+    for name, value in (("MY_SINK", "Kafka"), ("MY_STEPS", "a"), ("MY_FORM", "avro")):
         monkeypatch.setenv(name, value)
     given = {
         "debezium.sink.type": "${MY_SINK:redis}",
@@ -155,7 +155,7 @@ def test_a_variable_may_hold_the_name_of_a_part(monkeypatch):
         "debezium.transforms.a.type": "io.debezium.transforms.ExtractNewRecordState",
     }
     profile = examined(TUTORIAL | given).profile
-    assert profile.sink.spec.name == "kafka"
+    assert (profile.sink.spec.name, profile.sink.properties.servers) == ("kafka", "broker:9092")
     assert [use.spec.name for use in profile.transforms] == ["extract-new-record-state"]
     (problem,) = problems({"debezium.transforms": "${NOT_SET_ANYWHERE}"})
     assert problem.property == "debezium.transforms"

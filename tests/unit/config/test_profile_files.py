@@ -94,7 +94,7 @@ def test_names_and_encodings_of_connector_files(tmp_path):
     raw = written(tmp_path, "c.json", '{"name": "orders", "config": {"a": true, "b": 1.5}}')
     assert values(raw) == {"name": "orders", "a": "true", "b": "1.5"}
     for encoding in ("utf-8", "latin-1"):
-        raw = written(tmp_path, f"{encoding}.properties", "a=é".encode(encoding))
+        raw = written(tmp_path, f"{encoding}.Properties", "a=é".encode(encoding))
         assert values(raw) == {"a": "é"}
 
 
@@ -163,6 +163,7 @@ NESTED = '[source]\nsnapshot.mode = "custom"\nsnapshot.mode.custom.name = "x"\n'
         ("c.json", "[1]", "a connector is a JSON object"),
         ("c.json", '{"a": {"b": 1}}', "are flat; 'a' is not"),
         ("c.properties", "a=\\uXY", "line 1 … hexadecimal"),
+        ("c.conf", "slot.name=x", "another suffix: .properties, .json"),
         ("c.yaml", "kind: KafkaConnector\nspec: {class: x}", "spec.config"),
         ("c.yaml", "kind: KafkaTopic", "here are 0"),
         ("c.yaml", "a: [", "cannot be parsed"),

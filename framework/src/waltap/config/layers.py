@@ -125,23 +125,23 @@ def load(path: Path) -> RawProfile:
         raise ConfigurationError.of(
             shown, f"cannot be read: {why}", allowed=allowed, origin=shown
         ) from cause
+    suffix = path.suffix.lower()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
-        if path.suffix != ".properties":
+        if suffix != ".properties":
             raise ConfigurationError.of(origin, "is not UTF-8 text", origin=origin) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
-    readers = {".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
-    reader = readers.get(path.suffix.lower(), _json if text.lstrip()[:1] == "{" else _toml)
+    readers = {
+        ".properties": _properties, ".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml,
+    }  # fmt: skip
     try:
-        if path.suffix.lower() == ".properties":
-            raw = read_debezium(parse_properties(text), origin)
-        else:
-            raw = reader(text, origin)
+        raw = readers.get(suffix, _json if text.lstrip()[:1] == "{" else _toml)(text, origin)
     except (ValueError, RecursionError) as cause:
         why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
+        allowed = _advice(why) if suffix in readers else f"another suffix: {', '.join(readers)}"
         raise ConfigurationError.of(
-            origin, f"cannot be parsed: {why}", allowed=_advice(why), origin=origin
+            origin, f"cannot be parsed: {why}", allowed=allowed, origin=origin
         ) from cause
     raw.folder = path.parent.absolute()  # links stay: secrets are often mounted beside them
     return raw
@@ -240,6 +240,10 @@ def _raw_branch(
 
 def _toml(text: str, origin: str) -> RawProfile:
     return read_tables(tomllib.loads(text), origin)
+
+
+def _properties(text: str, origin: str) -> RawProfile:
+    return read_debezium(parse_properties(text), origin)
 
 
 def _json(text: str, origin: str) -> RawProfile:
@@ -440,7 +444,7 @@ GROUPS = ("source", "sink", "format", "transforms", "predicates")
 CHAINS = ("debezium.transforms", "debezium.predicates")
 RECORD_PARTS = ("key", "value", "header")
 PRODUCTION = "%prod."
-EXPRESSION = re.compile(r"\$\{([A-Za-z_%][^${}:]*)(?::([^{}]*))?\}")
+EXPRESSION = re.compile(r"\$\{([A-Za-z_%][^${}:]*)(?::((?:[^{}]|\$\{[^{}]*\})*))?\}")
 PROVIDERS = frozenset({"env", "file", "secrets", "directory"})
 DEPTH_MAX = 8
 """How deep expressions may name properties that hold expressions."""
@@ -557,7 +561,7 @@ def _take_formats(settings: Mapping[str, GivenProperty], raw: RawProfile) -> Non
 def _take_server_sink(settings: Mapping[str, GivenProperty], raw: RawProfile) -> None:
     kind = ""
     if (chosen := settings.get(SINK_TYPE)) is not None:
-        kind = ",".join(_names(chosen, raw))
+        kind = ",".join(_names(chosen, raw)).lower()  # names of sinks have no case
         if not kind:
             return  # the names of the others depend on it
         raw.types["sink"] = replace(chosen, value=kind)
@@ -565,7 +569,7 @@ def _take_server_sink(settings: Mapping[str, GivenProperty], raw: RawProfile) ->
     for name, setting in settings.items():
         if not name.startswith(SINK) or name == SINK_TYPE:
             continue
-        own = name.removeprefix(prefix)
+        own = name[len(prefix) :] if name.lower().startswith(prefix) else name
         if not kind or own == name:
             known = [SINK_TYPE] if not kind else [f"{prefix}{name.removeprefix(SINK)}", SINK_TYPE]
             other = name.removeprefix(SINK).partition(".")[0]
@@ -594,6 +598,6 @@ def _expanded(text: str, values: Mapping[str, str], depth: int = DEPTH_MAX) -> s
         for word in (name, re.sub(r"[^A-Za-z0-9]", "_", name).upper()):
             if variable(word) is not None:
                 return f"${{env:{word}}}"
-        return f"${{env:{name}}}" if default is None else default
+        return f"${{env:{name}}}" if default is None else _expanded(default, values, depth)
 
     return EXPRESSION.sub(replaced, text)
