@@ -78,6 +78,7 @@ ENDS = [
     ("top empty", 2, "WT-1001 … empty has neither profiles nor states"),
     ("status empty", 2, "WT-1001 … waltap init FILE"),
     ("signal FILE log", 1, "WT-6201 … waltap run FILE"),
+    ("init \udcff.toml --dsn postgres://h/d --sink null", 2, "an argument is not UTF-8 text"),
     ("replay shop.toml --sink null", 1, "WT-2041"),
     ("init", 2, "--dsn is not given"),
     ("plugins new x --kind decodr", 2, "'--kind': 'decodr' is not one of"),

@@ -151,6 +151,9 @@ def test_a_run_takes_its_profile_anew(fleet):
 
         level = {"waltap.log.file": "second.log", "waltap.log.level": "debug"}
         beat = {"heartbeat.interval.ms": 20, "waltap.wal.budget": "1GB"}
+        fleet.write("a", **quiet, **beat, **{"waltap.log.file": "/dev/null/x"})
+        process.send_signal(signal.SIGHUP)
+        fleet.says_that("is refused", times=2)  # none of it applies
         fleet.write("a", **quiet, **level, **beat)
         process.send_signal(signal.SIGHUP)
         done = fleet.says_that("was read again", "all/second.log")["message"]

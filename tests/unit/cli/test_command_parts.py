@@ -25,7 +25,7 @@ from waltap.base.text import ago, full_in, size
 from waltap.changes.transactions.position import Position
 from waltap.cli.application import COMMANDS, application, exit_code, show, show_bug
 from waltap.cli.commands.init import without_password
-from waltap.cli.commands.status import members, report
+from waltap.cli.commands.status import members, profiles, report
 from waltap.cli.commands.supervisor import Supervisor
 from waltap.cli.profile_source import read
 from waltap.cli.terminal import confirm
@@ -260,6 +260,20 @@ def test_a_process_that_cannot_be_made_is_started_later(tmp_path, monkeypatch, c
     assert clock.now >= 7
 
 
+def test_a_folder_that_cannot_be_read_again_changes_nothing(tmp_path, monkeypatch, caplog):
+    clock, folder = VirtualClock(), tmp_path / "all"
+    folder.mkdir()
+    (folder / "a.toml").write_text("[source]\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    supervisor = Supervisor(lambda: sorted(profiles(folder)), clock=clock)
+    clock.at(1, lambda: folder.rename(tmp_path / "elsewhere"))
+    clock.at(2, supervisor.read_again)
+    clock.at(4, lambda: monkeypatch.setattr(sys, "executable", "true"))
+    assert supervisor.run() == 0
+    assert "the folder cannot be read again" in caplog.text
+    assert clock.now >= 7, "it watches its pipelines as before"
+
+
 # --- each command that prints a table has --json, and prints valid JSON with it -------------------
 
 
@@ -453,7 +467,11 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path):
     (profiles / "two.toml").write_text((profiles / "one.toml").read_text())
     (profiles / "torn.toml").write_text("[source]\nnothing")
     (profiles / "other.toml").write_text("[project]\nname = 'x'\n")
-    assert [each.name for each in members(profiles, Host())] == ["first", "torn"]
+    (profiles / "dotted.TOML").write_text("source.type = 'postgres'\n")
+    (profiles / "strimzi.yaml").write_text("kind: KafkaConnector\n")
+    (profiles / "other.yaml").write_text("a: 1\n")
+    named = ["dotted", "first", "strimzi", "torn"]
+    assert [each.name for each in members(profiles, Host())] == named
     found = {each.name: each for each in members(profiles, Host())}
     assert found["first"].state_dir == states / "first"
     assert found["first"].origin == profiles / "one.toml"

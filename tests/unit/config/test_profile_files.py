@@ -317,6 +317,7 @@ SOURCE = {"database.dbname": "d", "database.sslrootcert": "ca.pem"}
 OURS = {
     "waltap.state.dir": "state",
     "waltap.offset.file": "o/offset.json",
+    "waltap.openlineage.to": "lineage.jsonl",
     "database.password": "${file:secret}",
 }
 KINDS = ("p.toml", "p.json", "p.properties")
@@ -358,6 +359,7 @@ def test_paths_of_a_file_start_at_its_folder(name, tmp_path, monkeypatch):
     profile = resolve(load(Path("profiles") / name), Host())
     monkeypatch.chdir("/")  # nothing of it may depend on where the process goes later
     assert profile.engine.state_dir == home / "state"
+    assert profile.engine.lineage_to == str(home / "lineage.jsonl")
     assert value(profile, "offset_store", "path") == home / "o" / "offset.json"
     assert value(profile, "sink", "path") == str(home / "out" / "x.jsonl")
     assert value(profile, "connector", "sslrootcert") == str(home / "ca.pem")
@@ -421,5 +423,8 @@ def test_an_empty_path_of_an_argument_is_refused_and_one_that_debezium_needs_not
     for sink in ("jsonl:", "changelog:", "spark: "):
         with pytest.raises(ConfigurationError, match=r"path: is empty"):
             resolve(load(path), Host(), sink=sink)
+    none = {"waltap.openlineage.to": "", "waltap.otel.endpoint": "", "waltap.http": ""}
+    engine = resolve(load(write(tmp_path, "p.toml", {"type": "null"}, **none)), Host()).engine
+    assert not (engine.lineage_to or engine.otel_endpoint or engine.http)
     path = write(tmp_path, "p.properties", {"type": "null"}, **{"database.sslcert": ""})
     assert value(resolve(load(path), Host()), "connector", "sslcert") is None

@@ -21,6 +21,8 @@ from waltap.changes.transactions.position import Position
 from waltap.changes.transactions.transaction import Batch
 from waltap.cli.log_output import FIELDS, as_text, configure
 from waltap.cli.reference.pages import mbeans
+from waltap.config.layers import read_tables
+from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError, ConnectionLost
 from waltap.plugins.host import Host
 from waltap.ports.sink.roles import DownstreamProgress, DownstreamTable
@@ -35,7 +37,7 @@ from waltap.services.monitor.server import (
 from waltap.services.monitor.status import PartitionStatus, PipelineStatus
 from waltap.services.telemetry import lifecycle
 from waltap.services.telemetry.lifecycle import LifeCycleLog
-from waltap.services.telemetry.lineage import LineageEvent, LineageSender
+from waltap.services.telemetry.lineage import LineageEvent, LineageSender, _destination
 from waltap.services.telemetry.progress import ProgressDisplay
 
 # --- log lines ------------------------------------------------------------------------------------
@@ -207,6 +209,17 @@ def change_often(delivery: LineageSender) -> None:
     for number in range(10_000):
         delivery.shape(relation(number % TABLES))
         delivery.put(LineageEvent(kind="RUNNING"))
+
+
+@pytest.mark.parametrize(
+    ("sink", "namespace"),
+    [("kafka:h:1,h:2", "kafka://h:1"), ("changelog:s3://k:geheim@b/x?y=geheim", "s3://b/x")]
+    + [("null", "waltap:null")],
+)
+def test_a_destination_has_its_address_and_no_secret(sink, namespace):
+    source = {"type": "postgres", "database.dbname": "d"}
+    found = resolve(read_tables({"source": source}), Host(), sink=sink).sink
+    assert _destination(found.spec.name, found.properties) == namespace
 
 
 def test_an_outage_takes_no_more_room_the_longer_it_lasts_and_nothing_is_lost():

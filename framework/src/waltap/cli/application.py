@@ -32,6 +32,7 @@ from waltap.errors import (
     PropertyProblem,
     RetryVerdict,
     WaltapError,
+    usage_error,
 )
 
 if TYPE_CHECKING:
@@ -387,8 +388,14 @@ def run() -> None:
         sys.exit(_print_error(error))
 
 
+def _encodable(word: str) -> bool:
+    return word == word.encode(errors="ignore").decode()
+
+
 def _print_error(error: BaseException) -> int:
     """Show an error; return the exit code it ends with."""
+    if isinstance(error, UnicodeError) and any(not _encodable(word) for word in sys.argv):
+        error = usage_error("an argument", "is not UTF-8 text")
     if not isinstance(error, WaltapError):
         from waltap.plugins.host import Host
 

@@ -132,14 +132,11 @@ def load(path: Path) -> RawProfile:
         if suffix != ".properties":
             raise ConfigurationError.of(origin, "is not UTF-8 text", origin=origin) from cause
         text = data.decode("latin-1")  # what Java reads a .properties file as
-    readers = {
-        ".properties": _properties, ".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml,
-    }  # fmt: skip
     try:
-        raw = readers.get(suffix, _json if text.lstrip()[:1] == "{" else _toml)(text, origin)
+        raw = READERS.get(suffix, _json if text.lstrip()[:1] == "{" else _toml)(text, origin)
     except (ValueError, RecursionError) as cause:
         why = "it is nested too deep" if isinstance(cause, RecursionError) else str(cause)
-        allowed = _advice(why) if suffix in readers else f"another suffix: {', '.join(readers)}"
+        allowed = _advice(why) if suffix in READERS else f"another suffix: {', '.join(READERS)}"
         raise ConfigurationError.of(
             origin, f"cannot be parsed: {why}", allowed=allowed, origin=origin
         ) from cause
@@ -300,6 +297,12 @@ def _strimzi(document: Mapping[str, Any], origin: str) -> RawProfile:
     rest = [f"spec.{name}" for name in spec if name not in {"class", "tasksMax", "config"}]
     raw.ignored |= dict.fromkeys(rest, "it is for the connector in Kafka Connect")
     return raw
+
+
+READERS = {
+    ".properties": _properties, ".json": _json, ".toml": _toml, ".yaml": _yaml, ".yml": _yaml,
+}  # fmt: skip
+"""Suffix of a profile's file → its reader."""
 
 
 def _flat(

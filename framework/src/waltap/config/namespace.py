@@ -195,7 +195,8 @@ class Namespace:
                     text = self._filled(setting, declaration)
                     values[name] = _fitting(text, declaration)
                     origins[name] = setting
-                    if declaration.path and isinstance(text, str) and not text.strip():
+                    blank = isinstance(text, str) and not text.strip()
+                    if declaration.path and blank and text not in declaration.path_words:
                         self._without_path(setting, declaration, values, unreadable)
                 except SecretMissing as cause:
                     unreadable.add(name)

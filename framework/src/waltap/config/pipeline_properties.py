@@ -279,7 +279,7 @@ class EngineProperties(Properties):
     )
     otel_endpoint: Maybe[str] = declare(
         "waltap.otel.endpoint",
-        pattern=r"^https?://\S+$",
+        pattern=r"^(https?://\S+)?$",
         summary="Address for OpenTelemetry traces and metrics, as OTLP over HTTP; needs the "
         "extra otel. Variables OTEL_… set the rest, such as headers and sampler. Empty: "
         "none.",
@@ -293,6 +293,7 @@ class EngineProperties(Properties):
     )
     lineage_to: Maybe[str] = declare(
         "waltap.openlineage.to",
+        path=("",),
         summary="Target of OpenLineage events: a file to append to, or the http address of a "
         "server; needs the extra openlineage. Empty: none.",
         examples=("lineage.jsonl", "http://127.0.0.1:5000"),

@@ -13,7 +13,7 @@ from waltap.changes.decode.relation import schema_and_table
 from waltap.cli.profile_source import FileArgument, Json, SetOption, at_rest, connected, resolved
 from waltap.cli.terminal import command_group, echo
 from waltap.config.profile import Profile
-from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem
+from waltap.errors import COMMAND_LINE, ConfigurationError, PropertyProblem, usage_error
 from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
@@ -140,7 +140,10 @@ def signal(
     as for the end of the initial snapshot, is kept until the run ends.
     """
     profile, _, _ = resolved(file, set_)
-    text = typer.get_text_stream("stdin").read() if data == "-" else data
+    try:
+        text = typer.get_text_stream("stdin").read() if data == "-" else data
+    except UnicodeDecodeError as cause:
+        raise usage_error("DATA", "is not UTF-8 text") from cause
     ask_for(profile, kind, text, identifier=identifier, wait_s=wait, as_json=as_json)
 
 

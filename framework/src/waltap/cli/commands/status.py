@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json, SetOption, at_rest, connected, overrides, read
 from waltap.cli.terminal import answers, draw_until_interrupted, echo
+from waltap.config.layers import READERS
 from waltap.config.profile import Profile
 from waltap.config.resolve import resolve
 from waltap.errors import WaltapError, usage_error
@@ -27,8 +28,11 @@ from waltap.services.control import PipelineNotRunning, StatusRequest, ask
 from waltap.services.monitor.views import at_rest_view, overview, run_view
 
 WATCH_S = 2.0
-PROFILES = (".toml", ".properties", ".json")
-SOURCE = re.compile(r"^\s*\[source\]|connector\.class|^\s*debezium\.source\.", re.MULTILINE)
+SOURCE = re.compile(
+    r"""^\s*\[\s*["']?source["']?\s*\]|^\s*source\s*\.\s*type\b"""
+    r"|connector\.class|^\s*(%prod\.)?debezium\.source\.|\bKafkaConnector\b",
+    re.MULTILINE,
+)
 """Text that only profiles have: a folder may contain other files of these suffixes."""
 
 ProfileOrFolder = Annotated[
@@ -75,7 +79,7 @@ def members(folder: Path, host: Host, set_: list[str] | None = None) -> list[Pip
 def profiles(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder that are profiles."""
     for path in folder.iterdir():
-        if path.suffix in PROFILES and path.is_file():
+        if path.suffix.lower() in READERS and path.is_file():
             try:
                 text = path.read_text(errors="replace")
             except OSError:

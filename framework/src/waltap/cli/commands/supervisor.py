@@ -56,8 +56,9 @@ class ProfileReloader:
         """Reload; a fault in the file is logged, and changes nothing."""
         extra = {"pipeline": self._engine.profile.name}
         try:
-            outcome = self._engine.reload(self._load())
-            self._apply_profile(self._engine.profile)
+            profile = self._load()
+            self._apply_profile(profile)
+            outcome = self._engine.reload(profile)
         except WaltapError as error:
             log.error(  # noqa: TRY400 - the error says it all
                 "the profile was read again and is refused, the run continues with what it has: %s",
@@ -199,7 +200,11 @@ class Supervisor:
         return 1 if bad and not self.stopping else 0
 
     def _read(self) -> None:
-        there = {path: _content(path) for path in self.profiles()}
+        try:
+            there = {path: _content(path) for path in self.profiles()}
+        except OSError as error:
+            log.error("the folder cannot be read again, nothing changes: %s", error)  # noqa: TRY400
+            return
         gone = [child for path, child in self._children.items() if path not in there]
         self._end(gone)
         for child in gone:

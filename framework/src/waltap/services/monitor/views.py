@@ -42,7 +42,7 @@ class SafeConsole(Console):
                 yield Segment(printable_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Go on without notices; raise BrokenPipeError for answers."""
+        """Continue without notices; raise BrokenPipeError for answers."""
         self.quiet = True
         if not self.stderr:
             raise BrokenPipeError

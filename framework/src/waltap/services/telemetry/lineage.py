@@ -319,7 +319,7 @@ def _source(properties: object) -> tuple[str, str]:
 def _destination(name: str, properties: object) -> str:
     """Return the namespace of a sink's tables, without secrets."""
     if name == "kafka":
-        servers = str(getattr(properties, "bootstrap_servers", "") or "")
+        servers = str(getattr(properties, "servers", "") or "")
         return f"kafka://{servers.partition(',')[0]}"
     destination = str(getattr(properties, "path", "") or "")
     if "://" in destination:
