@@ -491,8 +491,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 # --- what nobody calls ---------------------------------------------------------------------------
 
 KIT = "waltap_testing"
-OF_LIBRARIES = {"emit", "format_commands", "format_epilog"}
-"""Methods that a library calls: of `logging.Handler`, of typer's groups and commands."""
+OF_LIBRARIES = {"emit", "format_commands", "format_epilog", "on_broken_pipe"}
+"""Methods that a library calls: of `logging.Handler`, of typer's groups and commands, of rich's console."""
 OF_LIBRARIES |= {"streamReader", "initialOffset", "latestOffset", "getDefaultReadLimit"}
 OF_LIBRARIES |= {"prepareForTriggerAvailableNow", "reportLatestOffset"}
 """And of data sources, which Spark calls."""

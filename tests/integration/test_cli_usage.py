@@ -81,6 +81,8 @@ ENDS = [
     ("init \udcff.toml --dsn postgres://h/d --sink null", 2, "an argument is not UTF-8 text"),
     ("replay shop.toml --sink null", 1, "WT-2041"),
     ("init", 2, "--dsn is not given"),
+    ("init x.Properties --dsn postgres://h/d --sink null", 2, "FILE.toml"),
+    ("run FILE --http é..b:80 --set waltap.http.token=12345678", 2, "cannot be listened at"),
     ("plugins new x --kind decodr", 2, "'--kind': 'decodr' is not one of"),
 ]
 
@@ -240,6 +242,8 @@ def test_init_writes_a_profile_that_explains_itself(shop, form):
         for line in text.splitlines()
     ]
     (shop.folder / "all.toml").write_text("\n".join(lines))
+    shop.says(f"init new_é.toml {form}--sink terminal --dsn", uri)
+    shop.says("explain new_é.toml")
     shop.says("explain all.toml")  # what it comments out is valid when it is used
 
 

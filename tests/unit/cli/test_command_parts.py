@@ -105,6 +105,7 @@ def test_a_uri_becomes_the_source_section():
         assert raw.types["source"].value == "postgres"
     raw = read("postgres://h/d?options=-c%20x%3D1")
     assert raw.settings["driver.options"].value == "-c x=1"
+    assert "driver.sslcrl" in read("postgres://h/d?sslcrl=x").settings
     raw = read("postgres://ann:geheim@h/d")
     assert raw.origin == "postgres://ann@h/d"
     assert not [s for s in raw.settings.values() if "geheim" in s.origin]

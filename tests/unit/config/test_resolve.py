@@ -464,6 +464,12 @@ def test_a_secret_in_an_address_is_not_explained():
     sink = {"type": "changelog", "path": "s3://key:geheim@bucket/x"}
     raw = read_tables({"source": {"type": "postgres", "database.dbname": "d"}, "sink": sink})
     assert explained(examine(raw, Host()))["sink.path"][0] == "s3://key:***@bucket/x"
+    for address, shown in (
+        ("postgresql://u:${env:USER_}@h/d", "postgresql://u:${env:USER_}@h/d"),
+        ("postgresql://${env:USER_}:geheim@h/d", "postgresql://***:***@h/d"),
+    ):
+        found = survey(read_tables({"sink": {"type": "sql", "url": address}}), Host())
+        assert [each.value for each in found.problems if each.property == "sink.url"] == [shown]
 
 
 def test_placeholders_are_filled_in_wherever_they_are(host, monkeypatch):
@@ -554,6 +560,18 @@ def test_what_differs_is_named(before, after, names):
     found = changes(postgres(**before), postgres(**after))
     assert set(names) <= set(found), found
     assert not [name for name in found if not name.startswith(("sink.", *names))]
+
+
+def test_transforms_of_one_kind_are_compared_in_their_order():
+    def profile(*excluded: str) -> Profile:
+        transforms = [{"type": "fields", "exclude": each} for each in excluded]
+        source = {"type": "postgres", "database.dbname": "d"}
+        tables = {"source": source, "sink": {"type": "null"}, "transforms": transforms}
+        return resolve(read_tables(tables), Host())
+
+    first, second = (f"transforms[{number}].exclude" for number in (1, 2))
+    assert list(changes(profile("a", "b"), profile("c", "b"))) == [first]
+    assert list(changes(profile("a", "b"), profile("b", "a"))) == [first, second]
 
 
 def test_only_the_engine_declares_such_properties():

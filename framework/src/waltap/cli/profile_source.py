@@ -43,6 +43,10 @@ PARAMETERS = {
     "user": "database.user",
     "password": "database.password",
     "dbname": "database.dbname",
+    **{
+        f"ssl{name}": f"database.ssl{name}"
+        for name in ("mode", "cert", "key", "rootcert", "password")
+    },
 }
 """Parameters of a URI's query that are properties of their own; others are libpq's."""
 
@@ -167,8 +171,6 @@ def _from_uri(uri: str) -> tuple[dict[str, object], str]:
     for name, value in asked:
         if name in PARAMETERS:
             table[PARAMETERS[name]] = value
-        elif name.startswith("ssl"):
-            table[f"database.{name}"] = value
         else:
             table[f"driver.{name}"] = value
     user, host = table.get("database.user"), parts.netloc.rpartition("@")[2]

@@ -123,10 +123,12 @@ class ValidationResult:
     def shown(self, setting: GivenProperty, declaration: PropertyDeclaration | None) -> str:
         """Return the value as written, with placeholders, or a mask for a secret."""
         text = as_text(setting.value)
-        literal = PLACEHOLDER.sub("", text)  # beside the placeholder of a user may be a password
+        # A password may be beside a placeholder, such as one of a user.
+        literal = PLACEHOLDER.sub(HIDDEN, text)
         if (declaration is not None and declaration.secret) or self.is_secret(setting):
-            return HIDDEN if literal or not text else _shortened(text)
-        return _shortened(text if redacted(literal) == literal else redacted(text))
+            return HIDDEN if literal.replace(HIDDEN, "") or not text else _shortened(text)
+        shown = redacted(literal)
+        return _shortened(text if shown == literal else shown)
 
     def located(self, value: object, declaration: PropertyDeclaration, origin: str) -> object:
         """Return a path as an absolute one; URIs and ``path_words`` stay unchanged."""

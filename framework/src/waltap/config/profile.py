@@ -235,8 +235,8 @@ def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
         yield f"{prefix}format.", branch.format
         yield from _transforms(prefix, branch.transforms)
     yield from _transforms("", profile.transforms)
-    for converter in profile.converters:
-        yield f"converters.{converter.label}.", converter
+    for number, converter in enumerate(profile.converters, 1):
+        yield f"converters[{number}].", converter
     for kind, channels in (
         ("signal", profile.signal_channels),
         ("notification", profile.notification_channels),
@@ -249,7 +249,7 @@ def _transforms(
     prefix: str, transforms: tuple[TransformUse, ...]
 ) -> Iterator[tuple[str, Component[Any]]]:
     for number, use in enumerate(transforms, 1):
-        own = f"{prefix}transforms.{use.label or number}."
+        own = f"{prefix}transforms[{number}]."  # two may have one label, and their order counts
         yield own, use
         if use.predicate is not None:
             yield f"{own}predicate.{'not.' if use.negate else ''}", use.predicate

@@ -15,6 +15,7 @@ from waltap.base.redaction import looks_secret
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.cli.profile_source import read
 from waltap.cli.terminal import answered, echo
+from waltap.config.layers import READERS
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import SelectionProperties
 from waltap.config.resolve import pipeline_name
@@ -58,6 +59,8 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
     """Write a commented profile; asks for missing options."""
+    if file.suffix.lower() in READERS.keys() - {".toml"}:
+        raise usage_error(str(file), "names another form of profile", allowed="FILE.toml")
     if file.exists() and not force:
         raise usage_error(str(file), "exists already", allowed="another name, or --force")
     host = Host()
@@ -144,7 +147,7 @@ def compose(
         f"type = {_toml(connector.name)}",
         *section(connector.properties, source),
         *section(SelectionProperties, {}, only={"plugin.name", "snapshot.mode"}),
-        *section(CaptureProperties, {"topic.prefix": name}, only=CAPTURE),
+        *section(CaptureProperties, {"topic.prefix": pipeline}, only=CAPTURE),
         "",
         "[sink]",
         f"type = {_toml(sink.name)}",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import RenderableType
 
+from waltap.base.placeholder import contents
 from waltap.changes.transactions.position import lsn_text
 from waltap.cli.profile_source import Json, SetOption, at_rest, connected, overrides, read
 from waltap.cli.terminal import answers, draw_until_interrupted, echo
@@ -81,7 +82,7 @@ def profiles(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.suffix.lower() in READERS and path.is_file():
             try:
-                text = path.read_text(errors="replace")
+                text = contents(path).decode(errors="replace")
             except OSError:
                 continue
             if SOURCE.search(text):

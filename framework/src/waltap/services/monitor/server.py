@@ -511,10 +511,11 @@ class MonitorServer:
         address = self._host, self._port
         try:
             self._listener = listener = MonitorListener(address, self._answer, _headers(self._page))
-        except OSError as cause:
+        except (OSError, TypeError) as cause:  # TypeError: no name of a host
+            why = cause.strerror if isinstance(cause, OSError) else cause
             raise ConfigurationError.of(
                 "waltap.http",
-                f"cannot be listened at: {cause.strerror}",
+                f"cannot be listened at: {why}",
                 value=f"{self._host}:{self._port}",
             ) from cause
         self._access = self._access or self._own_access()
