@@ -82,7 +82,8 @@ def cut_inside(pipeline: PipelineRig) -> None:
         )
         run.until(lambda: reconnected(run), "the new stream")
         database.execute("INSERT INTO t VALUES (30001, 'after')")
-    pipeline.catch_up()
+        end = database.wal_end()
+        run.until(lambda: pipeline.slot_lsns()[0] >= end, "the end")
 
 
 @pytest.mark.parametrize(
