@@ -12,7 +12,7 @@ from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
-from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
+from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, TransactionPart
 from waltap.clock import SystemClock
@@ -186,30 +186,6 @@ class CountsChanges(Format):
         return []
 
 
-def test_counts_of_a_transaction_are_stored_with_the_position_that_is_durable():
-    workload, order = ScriptedWorkload(), TransactionOrder()
-    for number in range(6):
-        workload.insert(ITEMS, number, "x")
-    workload.commit()
-    (first, rest), sink = workload.parts[0].split(2), LagsBehind()
-    second, third = rest.split(2)
-    rig = Rig(sink=sink, order=order, render=CountsChanges(order))
-    rig.delivery.write([first])
-    rig.delivery.write([second])
-    assert rig.delivery.flush() == {SOLE: first.position(Position(0x10))}
-    counted = rig.delivery.offset.sole.counted
-    assert isinstance(counted, TransactionCounts)
-    assert (counted.total, counted.collections) == (2, {"items": 2})
-    rig.delivery.write([third])
-    rig.delivery.flush()
-    assert rig.delivery.offset.sole.counted == msgspec.structs.replace(
-        counted, index=4, total=4, collections={"items": 4}
-    )
-    sink.durable = sink.accepted
-    rig.delivery.flush()
-    assert rig.delivery.offset.sole.counted is msgspec.UNSET
-
-
 @pytest.mark.parametrize(
     ("records", "given"),
     [([Record("t", b"1", "text")], "str"), ([Record("t", {"id": 1}, b""), Record("t", None, b"")], "dict"), ([7], "int")],
@@ -223,23 +199,6 @@ def test_records_that_are_no_bytes_are_a_fault_of_the_format(records, given):
     wanted = "Record" if given == "int" else "bytes or None"
     with pytest.raises(UnusableResult, match=rf"CountsChanges.render gave {given}, not {wanted}"):
         rig.delivery.write([])
-
-
-@pytest.mark.parametrize("several", [False, True], ids=["the only sink", "one of several"])
-def test_a_start_counts_on_inside_a_transaction(several):
-    workload, order, at = ScriptedWorkload(), TransactionOrder(), Position(0x10, 900, 2)
-    counted = TransactionCounts(commit_lsn=900, index=2, total=2, collections={"items": 2})
-    rig = Rig(order=order, position=at, **({} if several else {"counted": counted}))
-    if several:
-        branch = PositionedBranch(**rig.parts)
-        branch.renew()
-        branch.continue_from(SinkProgress(positions={SOLE: at}, counted=counted), Positions())
-    for number in range(4):
-        workload.insert(ITEMS, number, "x")
-    workload.commit()
-    whole = msgspec.structs.replace(workload.parts[0], commit_lsn=900)
-    order.enter(whole.split(2)[1])
-    assert order.next("items") == (3, 3)
 
 
 def test_one_of_several_sinks_is_at_the_position_that_it_promised():
@@ -310,6 +269,7 @@ def test_what_a_sink_has_beyond_the_offset_comes_again_for_the_engine_alone():
     assert [batch.position for batch in given] == [ahead, ahead]
     rig.delivery.flush()
     assert rig.stored == {SOLE: Position(two.end_lsn)}
+    rig.delivery.advance(SOLE, two.end_lsn + 1)  # WAL without changes does not either
     rig.delivery.write([large, four])
     assert [change.new[1] for part in given[-1].parts for change in part.changes] == ["4", "5"]
     assert rig.delivery.flush() == {SOLE: Position(four.end_lsn)}
@@ -402,7 +362,7 @@ def test_wal_without_changes_is_not_kept_for_a_paused_sink(tmp_path, monkeypatch
     early, late = transactions(2)
     rig.delivery.write([early])
     rig.delivery.flush()
-    rig.delivery.advance(SOLE, six)
+    rig.delivery.advance(SOLE, six.end_lsn)
     again = two_sinks(tmp_path, *sinks, load=lambda: rig.stored)
     again.open()
     monkeypatch.setattr(sinks[1], "write", raising(SinkError("no")))
@@ -430,7 +390,7 @@ def test_a_kill_before_the_offset_is_stored_is_no_offset_that_was_set_lower(tmp_
     fan.open()
     fan.flush()
     rig = Rig(several=fan, position=start)
-    rig.delivery.advance(SOLE, idle)
+    rig.delivery.advance(SOLE, idle.end_lsn)
     batch = Batch(parts=[late], position=late.position(idle), events=1)
     fan.write(batch)
     assert fan.flush() == {SOLE: batch.position}
@@ -460,12 +420,12 @@ def test_wal_without_changes_takes_no_sink_back_that_is_ahead(tmp_path):
     rig = Rig(several=fan, position=start)
     between = Position(early.end_lsn + 1)
     assert start < between < ahead
-    rig.delivery.advance(SOLE, between)
+    rig.delivery.advance(SOLE, between.end_lsn)
     for branch in fan.branches:
         assert branch.written == branch.durable == {SOLE: ahead if branch.name == "a" else between}
     rig.delivery.write([late])
     assert [sink.accepted for sink in sinks] == [None, ahead]
-    fan.advance(SOLE, between)
+    fan.advance(SOLE, between.end_lsn)
     assert fan.flush() == {SOLE: ahead}
 
 
@@ -485,7 +445,7 @@ def test_a_batch_without_changes_moves_no_sink_of_several_beyond_the_offset(tmp_
     assert set(BranchPositions(tmp_path / "sinks.json").load(stored)) == {"a", "b"}
     rig.delivery.write([part])
     rig.delivery.flush()
-    rig.delivery.advance(SOLE, ahead[SOLE])
+    rig.delivery.advance(SOLE, ahead[SOLE].end_lsn)
     assert rig.stored == ahead
 
 
@@ -597,7 +557,7 @@ def test_the_stored_end_of_the_last_transaction_is_of_the_stored_position(monkey
     sink.upto = sink.numbers[1]
     end_lsn = parts[1].end_lsn
     assert stored() == (end_lsn, end_lsn, 2000)
-    rig.delivery.advance(SOLE, Position(2**40))  # no transaction ends there
+    rig.delivery.advance(SOLE, 2**40)  # no transaction ends there
     assert stored()[:2] == (2**40, end_lsn)
 
 

@@ -21,6 +21,13 @@ class Position(msgspec.Struct, frozen=True, order=True, gc=False):
     # Number of its delivered changes, in wire order and before any filter.
     index: int = 0
 
+    def passed(self, lsn: int) -> "Position":
+        """Return the position after WAL without changes up to ``lsn``."""
+        end_lsn = max(self.end_lsn, lsn)
+        # The rest of the transaction that it is within comes later.
+        within = self.index and end_lsn <= self.commit_lsn
+        return Position(end_lsn, self.commit_lsn, self.index) if within else Position(end_lsn)
+
     def __str__(self) -> str:
         text = lsn_text(self.end_lsn)
         return f"{text}+{lsn_text(self.commit_lsn)}#{self.index}" if self.index else text
@@ -84,6 +91,10 @@ class Positions(Mapping[str, Position]):
     def raised(self, partition: str, position: Position) -> "Positions":
         """Return a copy with the later position in ``partition``."""
         return self.advanced(partition, max(self._positions.get(partition, position), position))
+
+    def passed(self, partition: str, lsn: int) -> "Positions":
+        """Return a copy that has passed WAL without changes up to ``lsn``."""
+        return self.advanced(partition, self._positions.get(partition, START).passed(lsn))
 
     def __getitem__(self, partition: str) -> Position:
         return self._positions[partition]

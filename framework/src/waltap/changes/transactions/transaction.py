@@ -367,6 +367,19 @@ def undelivered(batch: Batch, delivered: Position) -> Batch:
     return msgspec.structs.replace(batch, parts=parts, position=position, events=events_in(parts))
 
 
+def within(batch: Batch, begin: Position, end: Position) -> Batch:
+    """Return ``batch`` with the changes from ``begin`` to ``end`` of one transaction.
+
+    It is the one that ``end`` is within.
+    """
+    parts = [
+        part.split(bisect_left(part.numbers(), end.index))[0]
+        for part in transactions_in(remaining(batch.parts, begin))
+        if part.commit_lsn == end.commit_lsn and part.first_index < end.index
+    ]
+    return msgspec.structs.replace(batch, parts=parts, events=events_in(parts))
+
+
 def _behind(part: TransactionPart, index: int) -> TransactionPart | None:
     """Return ``part`` without the changes numbered below ``index``.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.position import Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -123,12 +123,12 @@ class FanOut(Sink):
                 branch.open(progress.get(branch.name), stored, repairs=self._repairs)
         return self._slowest() if stored and self.capabilities.exactly_once else None
 
-    def advance(self, partition: str, position: Position) -> None:
-        """Record that no change is left before ``position``: each sink has all of them."""
-        self._written = self._written.raised(partition, position)
-        self._offset = self._offset.raised(partition, position)
+    def advance(self, partition: str, lsn: int) -> None:
+        """Record that no change is left before ``lsn``: each sink has all of them."""
+        self._written = self._written.passed(partition, lsn)
+        self._offset = self._offset.passed(partition, lsn)
         for branch in self.branches:
-            branch.advance(partition, self._written[partition])
+            branch.advance(partition, lsn)
 
     def forget(self, oid: int) -> None:
         for branch in self.branches:

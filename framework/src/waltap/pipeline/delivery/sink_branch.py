@@ -14,8 +14,15 @@ from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
-from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, Notification, undelivered
+from waltap.changes.transactions.position import SOLE, START, Position, Positions
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Notification,
+    position_after,
+    transactions_in,
+    undelivered,
+    within,
+)
 from waltap.clock import Clock
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.config.profile import Component
@@ -115,8 +122,8 @@ class SinkBranch:
         """Return whether transforms or converters see the rows before the sink."""
         return bool(self.chain.batches)
 
-    def advance(self, partition: str, position: Position) -> None:
-        """Record that no change for the sink is left before ``position``."""
+    def advance(self, partition: str, lsn: int) -> None:
+        """Record that no change for the sink is left before ``lsn``."""
 
     def forget(self, oid: int) -> None:
         """Drop the state of a dropped relation, here and in the sink."""
@@ -221,6 +228,8 @@ class PositionedBranch(SinkBranch):
         self._last = 0
         self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
+        # Events of the first partition are counted up to here: the sink itself may be ahead.
+        self._counted_to = START
         # A batch that was not written yet, its events that the sink lacks, and these as rendered.
         self._waiting: tuple[Batch, Batch, Batch] | None = None
 
@@ -259,18 +268,20 @@ class PositionedBranch(SinkBranch):
         self.written = self._given = self.durable = Positions(known)
         self._stored_positions = Positions(progress.sink_positions if progress else {})
         counted = progress.counted if progress else None
-        first = next(iter(known.values()), None)
-        if first is not None:
-            self.order.restore(counted, first)
+        for name, first in [*known.items()][:1]:
+            self._counted_to = (progress.positions if progress else stored).get(name, first)
+            self.order.restore(counted, self._counted_to)
+            self._note_counts(name)
 
     def begin_again(self) -> None:
         """Forget positions: a new snapshot begins."""
         self.written = self._given = self.durable = self._stored_positions = Positions()
 
-    def advance(self, partition: str, position: Position) -> None:
+    def advance(self, partition: str, lsn: int) -> None:
         # The sink may be ahead: it would get twice what it has.
-        self.written = self.written.raised(partition, position)
-        self.durable = self.durable.raised(partition, position)
+        self.written = self.written.passed(partition, lsn)
+        self.durable = self.durable.passed(partition, lsn)
+        self._note_counts(partition)
 
     def pause(self, error: SinkError) -> None:
         """Write nothing for a while, because of ``error``."""
@@ -296,14 +307,23 @@ class PositionedBranch(SinkBranch):
             self._given = self._given.advanced(batch.partition, position)
         self._waiting = None
         self.written = self.written.advanced(batch.partition, position)
+        self._note_counts(batch.partition)
+
+    def _note_counts(self, partition: str) -> None:
+        position = self.written[partition]
         counts = self.order.counts_at(position)
         if counts is not None:
-            self._counted[batch.partition, position] = counts
+            self._counted[partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
         """Return the events of ``batch`` that the sink lacks."""
         written = self.written.get(batch.partition)
         missing = batch if written is None else undelivered(batch, written)
+        if written is not None and self.renders and self._counted_to < written:
+            counted = within(batch, self._counted_to, written)
+            if counted.parts:
+                self.rendered(counted)
+                self._counted_to = position_after(transactions_in(counted.parts), self._counted_to)
         # A list of its own: transforms may change it.
         return msgspec.structs.replace(missing, parts=list(missing.parts), records=None)
 

@@ -28,6 +28,7 @@ from waltap.changes.transactions.transaction import (
     position_after,
     transactions_in,
     undelivered,
+    within,
 )
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
@@ -190,10 +191,6 @@ class SinkWriter:
         for index, left_out in enumerate(self._branch.left_out):
             if left_out:  # converters of columns, which come last, leave nothing out
                 self.counts.filtered[index] += left_out
-        if batch.position.index:
-            counted = self._branch.order.counts_at(batch.position)
-            if counted is not None:
-                self._counted.append((batch.partition, batch.position, counted))
         with self.counts.calls.call("a write"):  # with all its tries
             self._branch.give(given, batch, self._attempt)
         ahead, reached = self._ahead.get(whole.partition), given.position
@@ -222,7 +219,13 @@ class SinkWriter:
     def _undelivered(self, batch: Batch) -> Batch:
         """Return ``batch`` without the changes that the sink's own position covers."""
         ahead = self._ahead.get(batch.partition)
-        return batch if ahead is None else undelivered(batch, ahead)
+        if ahead is None:
+            return batch
+        if ahead.index and self._branch.renders:
+            counted = within(batch, self.written[batch.partition], ahead)
+            if counted.parts:
+                self._branch.rendered(counted)
+        return undelivered(batch, ahead)
 
     def _passed(
         self,
@@ -234,11 +237,17 @@ class SinkWriter:
         """Record the end of a batch that the sink has, and the signals that belong to it."""
         self._in_write = False
         self.written = self.written.advanced(partition, reached)
+        self._note_counts(partition, reached)
         self.previous_end_lsn[partition], self._committed_ms[partition] = self._ending
         if signals is not None:
             self.signals = signals
         if self.unflushed_since is None:
             self.unflushed_since = started
+
+    def _note_counts(self, partition: str, position: Position) -> None:
+        counted = self._branch.order.counts_at(position)
+        if counted is not None:
+            self._counted.append((partition, position, counted))
 
     def write_notifications(self) -> None:
         """Write the waiting notifications as a batch. Raises: SinkError."""
@@ -478,16 +487,19 @@ class SinkWriter:
                 "delivers everything since %s again", self.offset.partitions[self.partition].position
             )  # fmt: skip
 
-    def advance(self, partition: str, position: Position) -> None:
-        """Store ``position`` without data; it may be confirmed then.
+    def advance(self, partition: str, lsn: int) -> None:
+        """Store ``lsn`` without data; it may be confirmed then.
 
         If no captured change is pending, everything that the server has read is durable, since it holds
         nothing for the sink.
         """
-        self.written = self.written.raised(partition, position)
-        if position > self._ahead.get(partition, position):
-            del self._ahead[partition]
-        self._branch.advance(partition, position)
+        self.written = self.written.passed(partition, lsn)
+        position = self.written[partition]
+        ahead = self._ahead.pop(partition, position).passed(lsn)
+        if ahead > position:
+            self._ahead[partition] = ahead
+        self._note_counts(partition, position)
+        self._branch.advance(partition, lsn)
         self._committed_ms[partition] = self._clock.time_ns() // 1_000_000
         self.counts.calls.oldest_commit_ms = None
         self._advance(Positions({partition: position}), self.signals)

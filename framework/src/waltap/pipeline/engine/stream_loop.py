@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from waltap.changes.transactions.position import Position, Positions, lsn_text
+from waltap.changes.transactions.position import Positions, lsn_text
 from waltap.changes.transactions.transaction import Heartbeat, TransactionPart
 from waltap.errors import ConnectionLost, SinkError, StopRequested, WaltapError
 from waltap.pipeline.delivery.redelivery import RedeliveryAsked
@@ -108,7 +108,7 @@ class SlotAdvancer:
         delivery.counts.calls.caught_up(self._state.now_ms())
         lsn = reader.assembler.confirmable(reader.stream.idle_lsn())
         if lsn > stored.end_lsn:
-            delivery.advance(partition, Position(lsn))
+            delivery.advance(partition, lsn)
             self._confirm_one(reader, lsn)
         return True
 
