@@ -272,13 +272,15 @@ class TimezoneConverter:
         if name is None:
             return _epoch(zone, EPOCHS.get(field.name)) if envelope_field == "source" else None
         if name in UNTOUCHED:
-            self._report(f"{field.name} stays as it is: {name} has no date with its time")
+            self._report(f"{field.name} is not converted: {name} is no date with a time")
             return None
         if name == ZONED_TIMESTAMP:
 
             def moved(text: str) -> str:
                 if text in INFINITE:
-                    self._report(f"{field.name} stays {text} where it is: no zone has another")
+                    self._report(
+                        f"{text} in {field.name} is not converted: it is the same in every zone"
+                    )
                     return text
                 return moved_timestamp(text, zone)
 
