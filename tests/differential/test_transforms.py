@@ -75,6 +75,7 @@ TRANSFORMS: list[tuple[str, str, list[dict[str, str]]]] = [
             {PLACED: "kind:header:eventType,n:partition"},
             {PLACED: COLUMNS},
             {PLACED: COLUMNS, "table.field.event.schema.version": "n"},
+            {"table.field.event.schema.version": "absent"},
             {
                 PLACED: "absent:header,absent:envelope,n:envelope",
                 "table.field.additional.missing": "ignore",

@@ -319,7 +319,7 @@ class EventRouter:
             timestamp = member(row, of.event_timestamp, what, ConnectKind.INT64)
             if timestamp.schema.name not in _UNITS:
                 raise RecordUnfit(f"{what}: {timestamp.name} has the type {timestamp.schema.name}")
-        if of.schema_version is not None:
+        if of.schema_version is not None and self._wraps:
             what = "table.field.event.schema.version"
             version = member(row, of.schema_version, what, ConnectKind.INT32)
         return _OutboxTable(
