@@ -113,7 +113,7 @@ def load_recordings(path: Path) -> list[FrameRecording]:
     """
     # The line with the name, and the frames with their meanings behind it.
     found: list[tuple[dict[str, Any], list[tuple[Frame, list[Neutral] | None]]]] = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             item = json.loads(line)
             if "recording" in item:
