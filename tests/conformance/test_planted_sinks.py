@@ -110,6 +110,7 @@ FAULTS.edit(
     ("Reorders", IN_ORDER, "in records)", "in sorted(records, key=lambda record: (record.topic, record.key or b'')))"),
     ("StartsOver", "test_a_sink_opened_again_continues", "self.path.touch()", "self.path.write_bytes(b'')"),
     ("LeavesTornLines", "test_a_kill_inside_a_write_loses_nothing", "file.truncate(len(whole[0]) + len(whole[1]))", "pass"),
+    ("CutsByWritingAnew", "test_a_kill_while_it_opens_loses_nothing", 'with self.path.open("r+b") as file:\n            file.truncate(len(whole[0]) + len(whole[1]))', "self.path.write_bytes(whole[0] + whole[1])"),
     ("LeaksOsError", "test_a_destination_that_refuses_loses_nothing", REFUSES, "raise"),
     ("SwallowsOsError", "test_a_destination_that_refuses_loses_nothing", REFUSES, "self.pending = b''"),
     ("FlushesAgain", STOPS, "def flush(self):", "def flush(self):\n        self.fail_stop.reset()"),

@@ -89,6 +89,19 @@ class SinkCrash:
         self._promised = [Position(*report) for report in outcome.reports]
         self._at = f"{kill}, after {outcome.steps[-1] if outcome.steps else 'nothing'}"
 
+    def open_again(self, kill: KillPoint) -> list[str]:
+        """Open a sink in a child that dies at the kill point; return its steps."""
+
+        def act(child: CrashChild) -> None:
+            sink = self.rig.opened(self.folder, has_offset=True)
+            child.mark("open")
+            sink.close()
+
+        outcome = run(self.rig, act, kill)
+        assert outcome.killed or outcome.error is None, outcome.error
+        self._at += f"; opened again: {kill}, after {outcome.steps[-1:]}"
+        return outcome.steps
+
     def restart(self, *, lose_last_offset: bool) -> int:
         """Deliver the rest to a new sink; return the number of doubles."""
         # The engine stores its offset after a flush, so a crash between them loses one offset.
@@ -110,6 +123,17 @@ def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCr
     counted = SinkCrash(new_rig, folder / "whole", KillPoint())
     for step in _chosen(counted.steps):
         yield SinkCrash(new_rig, folder / f"step-{step}", KillPoint(step=step))
+
+
+def crashes_of_open(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
+    """Yield crashes inside the last flush, with one per step of the `open` that follows."""
+    whole = SinkCrash(new_rig, folder / "whole", KillPoint())
+    flush = KillPoint(step=whole.steps.index("last flush"))
+    counted = SinkCrash(new_rig, folder / "counted", flush)
+    for step in _chosen(counted.open_again(KillPoint())):
+        crash = SinkCrash(new_rig, folder / f"step-{step}", flush)
+        crash.open_again(KillPoint(step=step))
+        yield crash
 
 
 def _chosen(steps: Sequence[str]) -> list[int]:

@@ -35,6 +35,7 @@ from waltap_testing.sinks.crash import (
     SinkCrash,
     bare,
     crashes,
+    crashes_of_open,
     deliver,
     failing_sync,
     full_disk,
@@ -545,6 +546,13 @@ class SinkSuite(
                 " here, which promises nothing: exactly once is where `open` returns the position"
             )
         record_property("waltap", f"sink {name}: declares {says}; {kills} kills: none lost, {seen}")
+
+    def test_a_kill_while_it_opens_loses_nothing(
+        self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
+    ) -> None:
+        """`open` finishes what a crash left, and may be killed itself."""
+        for crash in crashes_of_open(new_rig, tmp_path):
+            crash.restart(lose_last_offset=False)
 
     def test_a_kill_before_the_offset_is_stored_doubles_nothing(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
