@@ -27,11 +27,14 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import IO, Any, Final, NoReturn
 
 import msgspec
+
+from waltap.base.plugin_errors import name_of
 
 # Audit events of Python that change files or open connections.
 AUDITED = frozenset(
@@ -178,7 +181,7 @@ def _is_native(called: Any) -> bool:
 
 def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:
     """Return the path prefixes of the plugin that ``made_by`` belongs to."""
-    module = sys.modules[made_by.__module__]
+    module = import_module(name_of(made_by)[0])
     package = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [str(Path(folder)) + os.sep for folder in getattr(package, "__path__", ())]
     file = module.__file__ or ""
