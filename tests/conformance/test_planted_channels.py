@@ -2,8 +2,10 @@
 every one. All are small files that are right without the fault.
 """
 
+import contextlib
 import json
 import os
+import sqlite3
 import time  # noqa: F401 - what is planted waits
 from pathlib import Path
 
@@ -277,6 +279,31 @@ class KeepsWhatItsProcessStored(OneFile):
     def store(self, offset):
         super().store(offset)
         self.known[self.path] = offset
+
+
+@STORES.right
+class OneRow(OneFile):
+    """One row of SQLite, replaced in one transaction. Right as it is."""
+
+    @contextlib.contextmanager
+    def row(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(self.path)) as link:
+            link.execute("CREATE TABLE IF NOT EXISTS only (offset)")
+            yield link
+
+    def load(self):
+        with self.row() as link:
+            found = link.execute("SELECT offset FROM only").fetchone()
+        return None if found is None else self.parse(found[0])
+
+    def store(self, offset):
+        with self.row() as link, link:
+            link.execute("DELETE FROM only")
+            link.execute("INSERT INTO only VALUES (?)", [encoded(offset)])
+
+
+STORES.edit(OneRow, ("ForgetsBeforeItStores", KILLED, 'link.execute("DELETE FROM only")', 'link.execute("DELETE FROM only")\n            link.commit()'))  # fmt: skip
 
 
 class TestPlantedOffsetStores(FindsFaults):

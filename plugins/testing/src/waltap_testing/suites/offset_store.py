@@ -9,7 +9,6 @@ Subclass `OffsetStoreSuite` and define the fixture ``new_rig``:
 """
 
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -22,7 +21,14 @@ from waltap.changes.transactions.position import Position, SnapshotProgress, Tab
 from waltap.errors import OffsetError
 from waltap.ports.offsets.offset import Offset, OffsetStore, PartitionOffset
 from waltap.ports.specs import OffsetStoreSpec
-from waltap_testing.crash import CrashChild, KillPoint, in_child, limit_file_size
+from waltap_testing.crash import (
+    ChildOutcome,
+    CrashChild,
+    KillPoint,
+    in_child,
+    limit_file_size,
+    own_files,
+)
 from waltap_testing.damage import chance, damaged, evenly
 from waltap_testing.suite import FolderRigSuite
 
@@ -186,7 +192,7 @@ class OffsetStoreSuite(FolderRigSuite):
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
-        counted = in_child(_storing(rig), KillPoint())
+        counted = _in_child(rig, KillPoint())
         assert counted.error is None, counted.error
         for step, name in enumerate(counted.steps, 1):
             self._kill(rig, KillPoint(step=step), f"killed before {name}")
@@ -200,7 +206,7 @@ class OffsetStoreSuite(FolderRigSuite):
     @staticmethod
     def _kill(rig: OffsetStoreRig, point: KillPoint, at: str) -> None:
         rig.build().store(OLD)
-        outcome = in_child(_storing(rig), point)
+        outcome = _in_child(rig, point)
         # Once `store` has returned, the engine may confirm the position: the old offset is wrong
         # then.
         expected = (NEW,) if outcome.reports else (OLD, NEW)
@@ -278,13 +284,15 @@ class OffsetStoreSuite(FolderRigSuite):
         return rig.path
 
 
-def _storing(rig: OffsetStoreRig) -> Callable[[CrashChild], None]:
+def _in_child(rig: OffsetStoreRig, point: KillPoint) -> ChildOutcome:
+    """Store `NEW` in a child that dies at ``point``, and report it."""
+
     def act(child: CrashChild) -> None:
         rig.build().store(NEW)
         child.report("stored")
         child.mark("return")
 
-    return act
+    return in_child(act, point, own=own_files(rig.spec.factory))
 
 
 def _alternate(store: OffsetStore) -> None:
