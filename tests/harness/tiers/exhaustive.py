@@ -22,7 +22,7 @@ RARE: Final = {
     r"conformance/test_decoders_conform.py::.*test_(damaged|every_trunc).*\[yboutput": "the others",
     r"conformance/test_decoders_conform.py::.*test_(damaged|every_trunc).*\[wal2json": "pgoutput; tests/fuzz",
     r"conformance/test_sinks_conform.py::TestHttp::test_a_kill": "files, change log",
-    r"conformance/test_sinks_conform.py::TestFiles::test_a_kill_(at|before)": "the change log, a kill inside a write",
+    r"conformance/test_sinks_conform.py::TestFiles::test_a_kill_(at|before|while)": "the change log, a kill inside a write",
     r"conformance/test_sinks_conform.py::TestParquetFiles::test_(?!every|values|text|a_schema|a_snapshot_may)": "files of lines",
     r"conformance/test_sinks_conform.py::TestSparkWithoutApplier::test_(?!every|a_sink|spec)": "the change log",
     r"conformance/test_kafka_conforms.py::TestKafka::test_a_kill": "Kafka with transactions",

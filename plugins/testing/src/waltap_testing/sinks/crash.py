@@ -130,7 +130,7 @@ def crashes_of_open(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterato
     whole = SinkCrash(new_rig, folder / "whole", KillPoint())
     flush = KillPoint(step=whole.steps.index("last flush"))
     counted = SinkCrash(new_rig, folder / "counted", flush)
-    for step in _chosen(counted.open_again(KillPoint())):
+    for step in evenly(_chosen(counted.open_again(KillPoint())), MOST_KILLS // 2):
         crash = SinkCrash(new_rig, folder / f"step-{step}", flush)
         crash.open_again(KillPoint(step=step))
         yield crash
