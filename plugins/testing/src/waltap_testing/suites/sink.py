@@ -289,7 +289,7 @@ class SinkSuite(
         workload.commit()
         (batch,) = workload.batches(10, records=records)
         sink = rig.opened(tmp_path)
-        assert written(sink, [batch]) == batch.position
+        assert written(sink, [batch]) == batch.position, "it passes over a new stream"
         sink.close()
         assert "streamed" in {values.get("name") for values in map(values_of, rig.read_back())}
 
