@@ -126,7 +126,7 @@ def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCr
 
 
 def crashes_of_open(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
-    """Yield crashes inside the last flush, with one per step of the `open` that follows."""
+    """Yield crashes inside the last flush, one per step of the next `open`."""
     whole = SinkCrash(new_rig, folder / "whole", KillPoint())
     flush = KillPoint(step=whole.steps.index("last flush"))
     counted = SinkCrash(new_rig, folder / "counted", flush)

@@ -550,7 +550,7 @@ class SinkSuite(
     def test_a_kill_while_it_opens_loses_nothing(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
     ) -> None:
-        """`open` finishes what a crash left, and may be killed itself."""
+        """`open` finishes the work of a crash, and may be killed itself."""
         for crash in crashes_of_open(new_rig, tmp_path):
             crash.restart(lose_last_offset=False)
 
