@@ -24,6 +24,8 @@ from waltap_spark.state.output import applied_by_all
 log = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S: Final = 60.0
+# A stop may come during the wait for changes.
+STOP_S: Final = 0.2
 
 
 class LogFollower:
@@ -54,7 +56,9 @@ class LogFollower:
                 self._complain()
                 return
             self.expire()
-            time.sleep(self._properties.trigger_ms / 1000)
+            due = time.monotonic() + self._properties.trigger_ms / 1000
+            while (remaining := due - time.monotonic()) > 0 and not stopping():
+                time.sleep(min(remaining, STOP_S))
 
     def once(self) -> None:
         """Apply the log's present changes, and maintain the tables.
