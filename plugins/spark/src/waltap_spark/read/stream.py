@@ -66,7 +66,7 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
 
     @shows_text
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        last, start, first = self._log.last(), self._options.start, None
+        last, start = self._log.last(), self._options.start
         log_position = start_log_position(self._log, start, last)
         if self._options.reader:
             self._log.readers.register(self._options.reader, log_position, by="Spark")
@@ -75,8 +75,8 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         if start.lsn is not None or start.time is not None:
             # An LSN that is given before the log has anything is of its first epoch.
             epoch = 1 if last is None else last.log_position.epoch
-            first = QueryStart(epoch, start.lsn, start.time)
-        return offset_of(self._identity, log_position, first)
+            self._first = QueryStart(epoch, start.lsn, start.time)
+        return self._offset(log_position)
 
     def _offset(self, log_position: LogPosition) -> dict[str, Any]:
         return offset_of(self._identity, log_position, self._first)
