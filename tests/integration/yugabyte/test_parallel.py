@@ -15,6 +15,7 @@ from tests.harness.yugabyte.server import Yugabyte
 from tests.harness.yugabyte.wire import hash_code
 
 from waltap.errors import WaltapError
+from waltap.ports.offsets.gaps import GapCertificates
 
 
 class Ranged(YugabytePipeline):
@@ -104,6 +105,26 @@ def test_a_restart_with_slots_at_different_positions(yugabyte, database, tmp_pat
         run.until(lambda: len(pipeline.events()) == before + 2, "what came meanwhile")
     assert pipeline.rows() == pipeline.table()
     assert [start.lsn for start in yugabyte.streams[2:]] == at
+
+
+def test_one_of_the_connections_runs_the_heartbeats_query(yugabyte, database, tmp_path):
+    database.execute("CREATE TABLE beats (at timestamp)")
+    query = "INSERT INTO beats VALUES (now())"
+    settings = {"heartbeat.interval.ms": 50, "heartbeat.action.query": query}
+    with Ranged(yugabyte, tmp_path, **settings).running() as run:
+        run.until(lambda: database.execute("SELECT at FROM beats"), "a beat")
+
+
+def test_a_range_whose_slot_is_lost_has_a_certificate(yugabyte, database, tmp_path):
+    pipeline = Ranged(yugabyte, tmp_path, **{"snapshot.mode": "when_needed"})
+    with pipeline.running():
+        pass
+    yugabyte.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slots[1])
+    with pipeline.running():
+        pass
+    (gap,) = GapCertificates(pipeline.offset_file.parent).all()
+    assert (gap.code, gap.by) == ("WT-2103", "snapshot")
+    assert pipeline.rows() == pipeline.table()
 
 
 def test_ranges_in_the_order_of_commits(yugabyte, database, tmp_path):

@@ -61,6 +61,7 @@ class RangedConnector(Connector, PartitionedSource):
         self.estimate, self.slots, self.drop = first.estimate, first.slots, first.drop
         self.foreign_owned_objects = first.foreign_owned_objects
         self.snapshot_tables = first.snapshot_tables
+        self.heartbeat, self.rows_now = first.heartbeat, first.rows_now
 
     def _part(self, number: int, reads: Mapping[str, object]) -> PostgresConnector:
         own = {
@@ -164,6 +165,7 @@ class RangedConnector(Connector, PartitionedSource):
             offset=first_offset,
             notes=tuple(dict.fromkeys(note for start in every for note in start.notes)),
             slot_created=any(start.slot_created for start in every),
+            lost=next((start.lost for start in every if start.lost is not None), None),
         )
 
     def snapshot(self, start: StartPosition) -> Iterator[SnapshotRows]:
