@@ -14,7 +14,7 @@ from waltap.base.plugin_errors import UnusableResult, usable
 from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import NOTHING_COUNTED, TransactionCounts, TransactionOrder
-from waltap.changes.transactions.position import SOLE, START, Position, Positions
+from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -228,8 +228,8 @@ class PositionedBranch(SinkBranch):
         self._last = 0
         self.flushed_ms: int | None = None
         self._counted: dict[tuple[str, Position], TransactionCounts] = {}
-        # Events of the first partition are counted up to here: the sink itself may be ahead.
-        self._counted_to = START
+        # Where the counting of events is, by partition: the sink itself may be ahead.
+        self._counted_to = Positions()
         # A batch that was not written yet, its events that the sink lacks, and these as rendered.
         self._waiting: tuple[Batch, Batch, Batch] | None = None
 
@@ -268,9 +268,9 @@ class PositionedBranch(SinkBranch):
         self.written = self._given = self.durable = Positions(known)
         self._stored_positions = Positions(progress.sink_positions if progress else {})
         counted = progress.counted if progress else None
-        for name, first in [*known.items()][:1]:
-            self._counted_to = (progress.positions if progress else stored).get(name, first)
-            self.order.restore(counted, self._counted_to)
+        self._counted_to = Positions(known | (progress.positions if progress else dict(stored)))
+        for name, first in [*self._counted_to.items()][:1]:
+            self.order.restore(counted, first)
             self._note_counts(name)
 
     def begin_again(self) -> None:
@@ -281,6 +281,7 @@ class PositionedBranch(SinkBranch):
         # The sink may be ahead: it would get twice what it has.
         self.written = self.written.passed(partition, lsn)
         self.durable = self.durable.passed(partition, lsn)
+        self._counted_to = self._counted_to.passed(partition, lsn)
         self._note_counts(partition)
 
     def pause(self, error: SinkError) -> None:
@@ -307,25 +308,34 @@ class PositionedBranch(SinkBranch):
             self._given = self._given.advanced(batch.partition, position)
         self._waiting = None
         self.written = self.written.advanced(batch.partition, position)
+        if transactions_in(missing.parts):
+            self._counted_to = self._counted_to.advanced(batch.partition, position)
         self._note_counts(batch.partition)
 
     def _note_counts(self, partition: str) -> None:
         position = self.written[partition]
         counts = self.order.counts_at(position)
-        if counts is not None:
+        if counts is not None and position == self._counted_to.get(partition):
             self._counted[partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
         """Return the events of ``batch`` that the sink lacks."""
         written = self.written.get(batch.partition)
         missing = batch if written is None else undelivered(batch, written)
-        if written is not None and self.renders and self._counted_to < written:
-            counted = within(batch, self._counted_to, written)
-            if counted.parts:
-                self.rendered(counted)
-                self._counted_to = position_after(transactions_in(counted.parts), self._counted_to)
+        if written is not None and written.index and self.renders:
+            self._count(batch, written)
         # A list of its own: transforms may change it.
         return msgspec.structs.replace(missing, parts=list(missing.parts), records=None)
+
+    def _count(self, batch: Batch, written: Position) -> None:
+        """Count the events of a transaction that the sink itself has."""
+        before = self._counted_to.get(batch.partition, written)
+        left_out = within(batch, before, written)
+        if before < written and left_out.parts:
+            self.rendered(left_out)
+            reached = position_after(transactions_in(left_out.parts), before)
+            reached = written if reached.index == written.index else reached
+            self._counted_to = self._counted_to.advanced(batch.partition, reached)
 
     def notify(
         self,
