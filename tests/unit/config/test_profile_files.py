@@ -423,6 +423,9 @@ def test_an_empty_path_of_an_argument_is_refused_and_one_that_debezium_needs_not
     for sink in ("jsonl:", "changelog:", "spark: "):
         with pytest.raises(ConfigurationError, match=r"path: is empty"):
             resolve(load(path), Host(), sink=sink)
+    path = write(tmp_path, "p.toml", {"type": "null"}, **{"waltap.state.dir": "s3://b/state"})
+    with pytest.raises(ConfigurationError, match="waltap.state.dir: is an address"):
+        resolve(load(path), Host())
     none = {"waltap.openlineage.to": "", "waltap.otel.endpoint": "", "waltap.http": ""}
     engine = resolve(load(write(tmp_path, "p.toml", {"type": "null"}, **none)), Host()).engine
     assert not (engine.lineage_to or engine.otel_endpoint or engine.http)

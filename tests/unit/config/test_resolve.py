@@ -531,6 +531,11 @@ def test_two_plugins_with_one_name_are_one_problem_of_several(host):
 # --- what differs between two profiles, and what of it a run takes -------------------------------------
 
 
+URL = "key.converter.schema.registry.url"
+AVRO_KEYS = {"key.converter": "avro", "value.converter": "json", URL: "http://a"}
+HEADERS = {"header.converter": "simple-header"}
+
+
 def postgres(sink: dict[str, Any] | None = None, **source: Any) -> Profile:
     given = {
         "type": "postgres",
@@ -553,6 +558,8 @@ def postgres(sink: dict[str, Any] | None = None, **source: Any) -> Profile:
         ({"sink": {"type": "null"}}, {}, ["sink.type", "sink.path"]),
         ({}, {"sink": {"type": "jsonl", "path": "b.jsonl"}}, ["sink.path"]),
         ({"driver.application_name": "x"}, {}, ["driver.application_name"]),
+        (AVRO_KEYS, AVRO_KEYS | {URL: "http://b"}, [URL]),
+        (HEADERS, HEADERS | {"header.converter": "json"}, ["header.converter.type"]),
     ],
     ids=str,
 )

@@ -313,7 +313,8 @@ class PropertyDeclaration:
         # The name and all other accepted names, deprecated ones last.
         self.names = tuple(dict.fromkeys((self.name, *extra["aliases"], *self.deprecated)))
         path = extra["path"]
-        self.path = path is not False or Path in (get_args(annotation) or (annotation,))
+        self.local = Path in (get_args(annotation) or (annotation,))
+        self.path = path is not False or self.local
         # Values with another meaning than a path.
         self.path_words: tuple[str, ...] = tuple(path) if isinstance(path, list | tuple) else ()
         # The name pattern of a family of properties, None for a single one.

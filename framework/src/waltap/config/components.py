@@ -286,9 +286,8 @@ class FormatResolver:
         record_part = self._record_part("header", header)
         if form is None or record_part is None:
             return None
-        return replace(
-            form, spec=replace(spec, factory=headed(spec.factory, partial(_made, record_part)))
-        )
+        factory = headed(spec.factory, partial(_made, record_part))
+        return replace(form, spec=replace(spec, factory=factory), parts=(record_part,))
 
     def _record_part(self, record_part: str, spec: FormatSpec) -> Component[FormatSpec] | None:
         model = spec.converter_properties or spec.properties
@@ -298,7 +297,7 @@ class FormatResolver:
         if "schemas.enable" not in own_names and ignored in settings:
             self._flat.claim(ignored)
         if model is None:
-            return Component(spec)
+            return Component(spec, label=record_part)
         events = {each.name for each in declarations(CaptureProperties)}
         for declaration in declarations(model):
             own = f"{record_part}.converter.{declaration.name}"
@@ -313,7 +312,7 @@ class FormatResolver:
             return None
         values = {d.name: getattr(filled, d.field) for d in declarations(model)}
         try:
-            return Component(spec, model.model_validate(values))
+            return Component(spec, model.model_validate(values), label=record_part)
         except ValidationError as cause:  # by a check of the model's own
             for error in cause.errors():
                 what = str(error["msg"]).removeprefix("Value error, ")
@@ -343,7 +342,8 @@ def _joined(
             factory=factory,
             takes_events=True,
             takes_record_transforms=True,
-        )
+        ),
+        parts=parts,
     )
 
 
@@ -408,7 +408,9 @@ class TransformResolver:
             return None
         alias = prefix.removeprefix(f"{self._raw.written}transforms.").removesuffix(".")
         label = f"{alias} ({component.spec.name})" if self._raw.debezium else component.spec.name
-        return TransformUse(component.spec, component.properties, label, predicate, negate)
+        return TransformUse(
+            component.spec, component.properties, label, predicate=predicate, negate=negate
+        )
 
     def _one(
         self,

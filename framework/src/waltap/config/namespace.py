@@ -447,7 +447,10 @@ class Namespace:
                 f"{self._own_name(setting)} has ${{{name}}}, which stays as it is: for the variable write "
                 f"${{env:{name}}}"
             )
-        return self._findings.filled(setting, secret=declaration.secret)
+        value = self._findings.filled(setting, secret=declaration.secret)
+        if declaration.local and "://" in str(value):
+            raise SecretMissing("is an address, not a path of this machine")
+        return value
 
     def _translated(
         self,

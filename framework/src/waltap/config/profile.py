@@ -20,8 +20,10 @@ class Component(Generic[S]):
 
     spec: S
     properties: Properties | None = None
-    # The owner's name of a transform, or of a converter of columns.
+    # The owner's name of a transform, or of a converter of columns; a format's part of records.
     label: str = ""
+    # The formats of record parts that a format consists of.
+    parts: tuple["Component[Any]", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +231,12 @@ def _components(profile: Profile) -> Iterator[tuple[str, Component[Any]]]:
         "sink.": None if profile.branches else profile.sink,
     }
     yield from ((prefix, part) for prefix, part in single.items() if part is not None)
+    yield from ((f"{part.label}.converter.", part) for part in profile.format.parts)
     for branch in profile.branches:
         prefix = f"sinks.{branch.name}."
         yield prefix, branch.sink
         yield f"{prefix}format.", branch.format
+        yield from ((f"{prefix}{part.label}.converter.", part) for part in branch.format.parts)
         yield from _transforms(prefix, branch.transforms)
     yield from _transforms("", profile.transforms)
     for number, converter in enumerate(profile.converters, 1):
