@@ -14,6 +14,7 @@ from waltap import Pipeline
 from waltap.base.java_properties import parse_properties
 from waltap.base.placeholder import SecretMissing, fill, holds_placeholder
 from waltap.base.redaction import hide, looks_secret, redacted, without
+from waltap.cli.commands.offsets import _stages
 from waltap.cli.commands.run import run
 from waltap.config.layers import RawProfile, load, read_tables
 from waltap.config.profile import Profile
@@ -364,6 +365,13 @@ def test_paths_of_a_file_start_at_its_folder(name, tmp_path, monkeypatch):
     assert value(profile, "sink", "path") == str(home / "out" / "x.jsonl")
     assert value(profile, "connector", "sslrootcert") == str(home / "ca.pem")
     assert value(profile, "connector", "password") == "xyzzy"
+
+
+def test_the_connector_that_gives_or_gets_offsets_may_have_a_name_of_a_file(tmp_path):
+    path = write(tmp_path, "p.properties", {"type": "null"})
+    path.write_text(f"{path.read_text()}\nname=${{file:secret}}")
+    *_, name = _stages(str(path), None)
+    assert name == "xyzzy"
 
 
 def test_what_is_no_relative_path_stays(tmp_path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from waltap.base.placeholder import fill
 from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionCounts
 from waltap.changes.transactions.position import SOLE, Position, lsn_text, parse_lsn
@@ -138,7 +139,7 @@ def _stages(
     named = raw.settings.get("name") if raw.debezium else None
     if named is None and raw.written:  # Debezium Server names its connector after its sink
         named = raw.types.get("sink")
-    name = None if named is None else str(named.value)
+    name = None if named is None else str(fill(named.value, raw.folder)[0])
     return profile, host, PipelineStages(profile, host), name
 
 
