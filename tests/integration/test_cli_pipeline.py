@@ -56,6 +56,9 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop):
     shop.run()
     shown = shop.json("offsets show FILE")
     assert shown["slot"] == shop.slot
+    (offset,) = shop.folder.rglob("offset.json")
+    positions = offset.with_name("sinks.json")
+    positions.write_text("{}")
     for line, code, words in (
         (
             "offsets set FILE FFFF/0",
@@ -71,6 +74,7 @@ def test_offsets_can_be_shown_moved_back_and_forgotten(shop):
         said = shop.says(line, code=code)
         assert all(word in said for word in words.split(" … "))
         assert "refuse" not in said or shown["lsn"] not in line
+    assert not positions.exists(), "each sink is to get the changes again"
     again = shop.json("offsets show FILE")
     assert (again["lsn"], again["slot"]) == ("FFFF/0", shown["slot"])
     shop.says("offsets clear FILE --yes")

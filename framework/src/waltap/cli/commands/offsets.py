@@ -24,6 +24,7 @@ from waltap.pipeline.runtime.lock import PipelineLock
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import ConnectOffsets, NothingStored, Offset
 from waltap.ports.offsets.owned_objects import OwnedObject
+from waltap.ports.offsets.state_folder import SINK_POSITIONS
 from waltap.ports.source.connector import Connector, SourceLacks
 from waltap.ports.source.roles import TakeoverSource
 from waltap.services.debezium_offsets import (
@@ -319,6 +320,8 @@ def set_position(
             f"{profile.name}: from {offset.sole.position} to {lsn_text(position.end_lsn)} {effect}"
         )
         confirm(f"{question}. Continue?", yes=yes)
+        if distance < 0:  # a lower offset may be one that a killed run left
+            (stages.state_dir / SINK_POSITIONS).unlink(missing_ok=True)
         store.store(moved)
         echo(f"{profile.name}: stored {position}")
 
