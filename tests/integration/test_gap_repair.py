@@ -65,6 +65,20 @@ def test_what_a_gap_left_out_is_read_anew(pipeline):
     assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d", 5: "e"}
 
 
+def test_a_snapshot_closes_the_gaps_of_the_tables_that_it_reads(pipeline):
+    lose(pipeline)
+    needed = {"snapshot.mode": "when_needed"}
+    pipeline.catch_up(**needed, **{"snapshot.include.collection.list": r"public\.t"})
+    assert rows(pipeline, "t") == {1: "a", 2: "B", 3: "c", 4: "d"}
+    (gap,) = gaps(pipeline).open()
+    assert gap.tables == ("public.t", "public.u")
+    pipeline.repair()
+    assert sorted(rows(pipeline, "u")) == [1, 2]
+    pipeline.database.execute("SELECT pg_drop_replication_slot(%s)", pipeline.slot)
+    pipeline.catch_up(**needed)
+    assert [each.by for each in gaps(pipeline).all()] == ["repair", "snapshot"]
+
+
 def test_writers_beside_the_repair_lose_nothing(pipeline):
     lose(pipeline)
     database = pipeline.database

@@ -22,7 +22,7 @@ from waltap.ports.offsets.offset import Offset
 from waltap.ports.sink.roles import CompletenessSink, identity_of
 from waltap.ports.sink.stored_position import require_stored
 from waltap.ports.source.connector import ChangeStream, Connector, StartPosition
-from waltap.ports.source.roles import PartitionedSource
+from waltap.ports.source.roles import PartitionedSource, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,9 @@ class SourceConnection:
                 state.reconnects.succeeded()
                 state.sink_retries.succeeded()
                 if run.gaps.open:
-                    run.gaps.snapshot_taken(state.counts.tables.values())
+                    captured = set(tables_of(connector).captured_tables().values())
+                    left_out = captured.difference(phase.tables(connector))
+                    run.gaps.snapshot_taken(state.counts.tables.values(), left_out)
                 HeartbeatTimer(state, connector, delivery).beat_if_due(math.inf)
             else:
                 state.stop.set()

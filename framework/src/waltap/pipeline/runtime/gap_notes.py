@@ -4,7 +4,7 @@ A gap is a range of WAL that the source can no longer send.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -132,10 +132,19 @@ class GapNotes:
                 end_lsn = connector.wal_end() or 0
         self.lost(error, offset, end_lsn=end_lsn, server=connector.server, tables=tables)
 
-    def snapshot_taken(self, tables: Iterable[SnapshotTableProgress]) -> None:
-        """Close the open gaps: a snapshot read every table again."""
+    def snapshot_taken(
+        self, tables: Iterable[SnapshotTableProgress], left_out: Collection[str]
+    ) -> None:
+        """Close the open gaps: a snapshot read every table again.
+
+        It ``left_out`` captured tables, whose gaps stay open.
+        """
         reread = {table.table: RereadTable(rows=table.rows) for table in tables}
-        self.close(reread, by="snapshot", remark=SNAPSHOT_REMARK)
+
+        def closes(gap: CaptureGap) -> bool:
+            return not set(left_out).intersection(gap.tables or left_out)
+
+        self.close(reread, by="snapshot", remark=SNAPSHOT_REMARK, closes=closes)
 
     def given_up(self) -> None:
         """Record that delivery continues to a destination that lacks data.
@@ -154,16 +163,19 @@ class GapNotes:
         """
         had = _text(offset.sink_positions)
         if had and self.open:
-            self.close({}, by="destination", remark=BACK_REMARK, had=had)
+            self.close({}, by="destination", remark=BACK_REMARK, closes=lambda gap: gap.had == had)
 
     def close(
-        self, reread: dict[str, RereadTable], *, by: str, remark: str = "", had: str = ""
+        self,
+        reread: dict[str, RereadTable],
+        *,
+        by: str,
+        remark: str = "",
+        closes: Callable[[CaptureGap], bool] = lambda _gap: True,
     ) -> None:
-        """Close every open gap, or those whose destination had ``had``."""
+        """Close the open gaps for which ``closes`` is true."""
         with self._logged():
-            for gap in self._gaps.open():
-                if had not in {"", gap.had}:
-                    continue
+            for gap in filter(closes, self._gaps.open()):
                 closed = msgspec.structs.replace(
                     gap, closed=moment(self._now_ms()), by=by, remark=remark, reread=reread
                 )

@@ -225,7 +225,7 @@ class SnapshotPhase:
 
     def _delivered(self, connector: Connector, start: StartPosition) -> bool:
         delivery, report = self._delivery, self._report
-        report.started(self._tables(connector) if self._notified else [])
+        report.started(self.tables(connector) if self._notified else [])
         chunks = self._chunks(connector, start)
         if chunks is not None:
             return self._read_by_sink(chunks)
@@ -236,7 +236,9 @@ class SnapshotPhase:
         delivery.flush()
         return False
 
-    def _tables(self, connector: Connector) -> list[str]:
+    @staticmethod
+    def tables(connector: Connector) -> list[str]:
+        """Return the names of the tables that it reads."""
         if isinstance(connector, SnapshotListingSource):
             return sorted(connector.snapshot_tables())
         return sorted(set(tables_of(connector).captured_tables().values()))
