@@ -496,7 +496,14 @@ OF_LIBRARIES = {"emit", "format_commands", "format_epilog", "on_broken_pipe"}
 OF_LIBRARIES |= {"streamReader", "initialOffset", "latestOffset", "getDefaultReadLimit"}
 OF_LIBRARIES |= {"prepareForTriggerAvailableNow", "reportLatestOffset"}
 """And of data sources, which Spark calls."""
-OF_LIBRARIES |= {"do_GET", "do_POST", "service_actions", "handle_error", "version_string"}
+OF_LIBRARIES |= {
+    "do_GET",
+    "do_HEAD",
+    "do_POST",
+    "service_actions",
+    "handle_error",
+    "version_string",
+}
 OF_LIBRARIES |= {"log_message"}
 """And of `http.server`."""
 ASKED_BY_FIELDS = {"DecoderCapabilities"}

@@ -65,7 +65,9 @@ def test_a_line_that_is_being_written_is_left_until_it_is_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [b"\xff\xfe", b"[]", b"7", b'{"id": 1}', b'{"id": 1, "type": []}', b"[" * 100_000]
+    "line",
+    [b"\xff\xfe", b"[]", b"7", b'{"id": 1}', b'{"id": 1, "type": []}', b"[" * 100_000]
+    + [rb'{"id": "\ud800", "type": "log"}', rb'{"id": 1, "type": "log", "data": "\ud800"}'],
 )
 def test_a_line_that_is_no_signal_is_reported_and_left_out(tmp_path, caplog, line):
     path = tmp_path / "s"

@@ -269,6 +269,11 @@ def test_no_request_hides_in_another(monitor, method, headers):
     assert taken(monitor) == 0
 
 
+def test_head_has_the_headers_of_get(monitor):
+    head, end, body = sent(monitor, b"HEAD / HTTP/1.1\r\n" + HERE + b"\r\n").partition(b"\r\n\r\n")
+    assert (head.split()[1], end, body) == (b"200", b"\r\n\r\n", b"")
+
+
 def test_get_has_no_body(monitor):
     head = b"GET /healthz HTTP/1.1\r\n" + HERE
     answer = sent(monitor, head + b"Content-Length: %d\r\n\r\n" % len(HIDDEN) + HIDDEN)

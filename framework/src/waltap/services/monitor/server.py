@@ -258,6 +258,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         # a client that does not read its answer is as slow as one that sends no request
         self._send(answer)
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_POST(self) -> None:
         self.do_GET()
 
@@ -272,7 +275,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         }.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def version_string(self) -> str:
         return "waltap"
@@ -558,7 +562,8 @@ class MonitorServer:
         )
         if refused is not None:
             return _json(refused[0], error=refused[1])
-        answer = self._ANSWERS.get((request.method, request.path))
+        method = "GET" if request.method in READS else request.method
+        answer = self._ANSWERS.get((method, request.path))
         if answer is None:
             return _json(404, error="there is nothing here")
         return answer(self, request)
