@@ -1,6 +1,7 @@
 """Tables kept by Spark equal the source's tables after every commit, whatever happened to them."""
 
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,11 @@ def test_readers_see_all_tables_at_one_point(rig):
     tables.refresh().register()
     assert rig.spark.sql("select count(*) from people").first()[0] == 2
     assert rig.spark.sql("select count(*) from people_changes").first()[0] == 2
+    rig.insert(EVENTS, ["a", "1.5"])
+    shutil.rmtree(rig.folder / "out/tables/public/people")
+    assert tables.refresh().register() == ["events"], "one that cannot be read hides no other"
+    views = rig.spark.sql("show views").collect()
+    assert [each["viewName"] for each in views] == ["events", "events_changes"]
 
 
 def test_what_is_not_there_not_free_not_its_own_or_not_whole_is_named(rig):

@@ -92,9 +92,8 @@ class SqlQueries:
         self._tables.reported = self._reported
         views = self._tables.register()
         present = {name for view in views for name in (view, f"{view}_changes")}
-        for gone in (
-            self._views - present
-        ):  # as of a renamed table: its rows would stay as they were
+        # The rows of a former name would stay as they were.
+        for gone in self._views - present:
             self._spark.catalog.dropTempView(gone)
         self._views = present
         return views

@@ -29,6 +29,7 @@ from waltap_spark.errors import (
     TableDisplaced,
     TableSuspended,
     TableUnknown,
+    first_words,
 )
 from waltap_spark.formats.choice import FormatChoice, choice_of
 from waltap_spark.formats.table_format import TableFormat, TableFormatContext, What
@@ -190,23 +191,39 @@ class LiveTables:
 
         A history is the view ``NAME_changes``. Tables of one target share the target's view.
         `view_names` gives the names; SQL must quote an unusual name in back-ticks. A view of one
-        of `problems` raises its error when it is queried. Returns the names of the tables' views.
+        of `problems` raises its error when it is queried. A table that cannot be read, as without
+        its files, has no view, and a warning. Returns the names of the tables' views.
+
+        Raises: the error of the first table, if none can be read.
         """
         tables = dict.fromkeys(self._table(name).target for name in self.names)
-        views = view_names(list(tables))
-        for target, view in zip(tables, views, strict=True):
+        views, failed = list[str](), list[Exception]()
+        for target, view in zip(tables, view_names(list(tables)), strict=True):
             name = ".".join(target)
-            problem = self._problem(*self._members(name))
-            if self._allow_stale:
-                self._require_fresh(name, allow_stale=True)
-                problem = None
-            names: dict[What, str] = {"current": view, "changes": f"{view}_changes"}
-            for what, called in names.items():
-                with contextlib.suppress(HistoryMissing):
-                    frame = self._rows(name, what)
-                    made = frame if problem is None else _refusing(frame, problem)
-                    made.createOrReplaceTempView(quoted(called))
+            try:
+                self._make_views(name, view)
+            except (PySparkException, WaltapError) as error:
+                failed.append(error)
+                self._warn(f"{name} has no view: {first_words(error)}")
+                for called in (view, f"{view}_changes"):  # of an earlier commit
+                    self.spark.catalog.dropTempView(called)
+            else:
+                views.append(view)
+        if failed and not views:
+            raise failed[0]
         return views
+
+    def _make_views(self, name: str, view: str) -> None:
+        problem = self._problem(*self._members(name))
+        if self._allow_stale:
+            self._require_fresh(name, allow_stale=True)
+            problem = None
+        names: dict[What, str] = {"current": view, "changes": f"{view}_changes"}
+        for what, called in names.items():
+            with contextlib.suppress(HistoryMissing):
+                frame = self._rows(name, what)
+                made = frame if problem is None else _refusing(frame, problem)
+                made.createOrReplaceTempView(quoted(called))
 
     def _members(self, name: str) -> list[TableState]:
         """Return the tables that have the rows of ``name``."""
@@ -249,9 +266,13 @@ class LiveTables:
             return
         if not (self._allow_stale if allow_stale is None else allow_stale):
             raise problem
-        if problem.problem not in self.reported:
-            self.reported.add(problem.problem)
-            log.warning("%s; it is read as it is", problem.problem)
+        self._warn(problem.problem, "; it is read as it is")
+
+    def _warn(self, text: str, more: str = "") -> None:
+        """Log a text once."""
+        if text not in self.reported:
+            self.reported.add(text)
+            log.warning("%s%s", text, more)
 
     def _table(self, name: str) -> TableState:
         table = self.output.table(name, self.state)
