@@ -10,7 +10,7 @@ from tests.harness.planted_faults import Faults, FindsFaults
 import waltap_postgres.plugin
 from waltap.base.text import sql_name
 from waltap.changes.decode.message import OldTuple
-from waltap.changes.decode.relation import TypeKind
+from waltap.changes.decode.relation import Column, Relation, TypeKind
 from waltap.changes.decode.replica_identity import IdentityWarning, RowImages
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED
 from waltap.changes.mapping import (
@@ -136,7 +136,7 @@ TABLE = """
 class Initial(Snapshotter):
     """Like initial. Right as it is."""
 
-    table = TABLE
+    table, relations = TABLE, ()
 
     def takes_snapshot(self, known):
         return not known.offset or known.snapshot_incomplete
@@ -162,6 +162,9 @@ def selects(text):
 READ = "test_a_table_is_read_by_one_select"
 LOCKS = "test_a_lock_is_a_statement"
 ANSWERS = "test_every_answer_is_a_bool_or_a_snapshot_error"
+MARKED = (
+    Relation(oid=9, schema="public", table="t", columns=(Column(name="marked", type_oid=25),)),
+)
 FIRST = SnapshotFacts(offset=False, snapshot_incomplete=False, position_available=True)
 for _name, _promise, _members in (
     ("PassesOverAnInterruptedSnapshot", "test_an_interrupted_snapshot_is_not_passed_over", {"takes_snapshot": lambda _, known: not known.offset}),
@@ -175,12 +178,13 @@ for _name, _promise, _members in (
     ("QuotesNothing", READ, {"query": selects("SELECT * FROM {bare}")}),
     ("DoublesNoQuotes", READ, {"query": selects("SELECT * FROM {quoted}")}),
     ("QuotesNoColumns", READ, {"query": selects("SELECT {column} FROM {good}")}),
+    ("QuotesNoneOfItsRig", READ, {"relations": MARKED, "query": lambda _self, table, _start: f"TABLE {table.name}" if table.columns == MARKED[0].columns else None}),
     ("ReadsAnotherTable", READ, {"query": selects("SELECT * FROM public.customers")}),
     ("ReadsByTwoStatements", READ, {"query": selects("SELECT 1; SELECT * FROM {good}")}),
     ("LocksByOtherThanAStatement", LOCKS, {"lock": lambda *_: ["LOCK TABLE t"]}),
     ("LocksNothing", LOCKS, {"lock": selects("SELECT 1 FROM {good}")}),
     ("LocksOutReaders", LOCKS, {"lock": selects("LOCK TABLE {good}")}),
-    ("SaysThatItLocksOutReaders", LOCKS, {"lock": selects("LOCK TABLE {good} IN ACCESS EXCLUSIVE MODE")}),
+    ("SaysThatItLocksOutReaders", LOCKS, {"lock": selects("LOCK TABLE {good} IN  ACCESS EXCLUSIVE MODE")}),
     ("LocksWithoutQuotes", LOCKS, {"lock": selects("LOCK TABLE {bare} IN SHARE MODE")}),
     ("AsksForAnUnknownIsolation", "test_an_isolation_is_one_that_there_is", {"isolation": lambda *_: "SERIALIZABLE READ ONLY"}),
     ("TableWithoutALine", "test_the_truth_table_is_total", {"table": TABLE.rsplit("yes     yes         yes", 1)[0]}),
@@ -219,7 +223,7 @@ class TestPlantedSnapshotters(FindsFaults):
 
     def rig(self, plugin, _folder):
         spec = SnapshotterSpec(name="mode", summary="A mode.", factory=lambda _given: plugin())
-        return SnapshotterRig(spec, plugin.table)
+        return SnapshotterRig(spec, plugin.table, relations=plugin.relations)
 
 
 # --- types ---

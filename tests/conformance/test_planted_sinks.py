@@ -365,6 +365,7 @@ FAULTS.edit(
     OfChanges,
     ("LeavesTheOldKey", SELDOM, "table[new] = table.pop(old, {})", "pass"),
     ("NullForUnsent", SELDOM, "return had if", "return None if"),
+    ("ShiftsColumns", "test_a_column_that_is_left_out_moves_no_other", "row[c.index]) for c in columns}", "row[n]) for n, c in enumerate(columns)}"),
     ("ShowsAll", "test_a_hidden_value_is_not_delivered", "EventPlans(context.events", "EventPlans(dataclasses.replace(context, capture=None).events"),
     ("PassesOverPieces", SELDOM, "for row in piece.rows:", "for row in ():"),
     ("TruncatesTheFirst", SELDOM, "in change.relations:", "in change.relations[:1]:"),

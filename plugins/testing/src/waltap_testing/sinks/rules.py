@@ -274,6 +274,24 @@ class AppliesChanges:
         assert len(found) >= 3
         assert not [item for item in found if "secret" in str(item.values.get("name"))]
 
+    def test_a_column_that_is_left_out_moves_no_other(self, rig: SinkRig, tmp_path: Path) -> None:
+        """The column behind it has its own value."""
+        given = {"topic.prefix": "server", "column.exclude.list": r"public\.items\.serial"}
+        rig = rig.with_context(capture=CaptureRules(CaptureProperties.model_validate(given)))
+        sink, workload = rig.build(tmp_path), ScriptedWorkload()
+        if sink.capabilities.records:
+            pytest.skip("takes rendered records")
+        workload.insert(ITEMS, 1, "a name")
+        workload.commit()
+        workload.begin_again()
+        sink.open()
+        written(sink, workload.snapshot([ITEMS], records=False))
+        workload.insert(ITEMS, 2, "a name")
+        workload.commit()
+        written(sink, workload.batches(10, records=False))
+        sink.close()
+        assert [values_of(item).get("name") for item in rig.read_back()] == ["a name"] * 2
+
 
 def _content(batch: Batch) -> object:
     """Return a batch's fields, parts and lists."""

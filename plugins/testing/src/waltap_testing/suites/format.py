@@ -42,6 +42,7 @@ from waltap_testing.workload import (
     COMMIT_TS,
     HIDDEN,
     ITEMS,
+    NOTES,
     NOW,
     TEXTS,
     as_block,
@@ -261,6 +262,15 @@ class FormatSuite(RigSuite):
                     if isinstance(change, Insert | Update | Delete):
                         assert _records(render, change), change
 
+    def test_a_truncate_is_one_of_each_table(self, rig: FormatRig) -> None:
+        capture = {**rig.capture, "skipped.operations": "none"}
+        render = replace(rig, capture=capture).build()
+        topics = [
+            [record.topic for record in _records(render, Truncate(tables, 16))]
+            for tables in ((ITEMS, NOTES), (ITEMS,), (NOTES,))
+        ]
+        assert topics[0] == topics[1] + topics[2]
+
     def test_logical_messages_give_records(self, rig: FormatRig) -> None:
         """A logical message is an event of the stream, with its content."""
         render, values = rig.build(), []
@@ -367,6 +377,18 @@ class FormatSuite(RigSuite):
         for text in filter(None, shown):
             assert b"secret" not in text, f"{name}: {text!r}"
             assert not rig.holds(rig.parse(text), old[2]), name
+
+    def test_a_column_that_is_left_out_moves_no_other(self, rig: FormatRig) -> None:
+        """The column behind it has its own value."""
+        capture = {**rig.capture, "column.exclude.list": r"public\.items\.serial"}
+        render, row = replace(rig, capture=capture).build(), ("1", "2", "a name")
+        for record in (
+            _only(render, Insert(ITEMS, 16, row)),
+            _only(render, Update(ITEMS, 17, row)),
+            *render.render([_rows(row)], NOW),
+        ):
+            assert record.value is not None
+            assert rig.holds(rig.parse(record.value), "a name")
 
     def test_a_topic_is_the_one_of_a_transform_else_of_a_plugin(self, rig: FormatRig) -> None:
         """`Relation.topic` precedes `choose_topic`, which precedes the strategy."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+import msgspec
 import pytest
 
 from waltap.changes.decode.relation import Column, Relation
@@ -48,7 +49,8 @@ class SnapshotterRig:
     # place of snapshot means that the mode raises SnapshotError.
     table: str
     properties: object = None
-    # Tables that the mode decides about; by default two, one with unusual names.
+    # More tables that the mode decides about; the suite asks about each of them with its own and with
+    # an unusual name, and about two of its own.
     relations: tuple[Relation, ...] = ()
     # The source's answers to the mode's queries (`SnapshotStart.query`); by default no rows.
     answers: Callable[[str, tuple[object, ...]], list[tuple[object, ...]]] | None = None
@@ -57,10 +59,12 @@ class SnapshotterRig:
         return self.spec.factory(self.properties)
 
     def tables(self) -> tuple[Relation, ...]:
-        return self.relations or (
-            _relation(1, "public", "orders", "id", "total"),
-            _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b"),
-        )
+        odd = _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b")
+        named = [
+            msgspec.structs.replace(each, schema=odd.schema, table=odd.table)
+            for each in self.relations
+        ]
+        return (_relation(1, "public", "orders", "id", "total"), odd, *self.relations, *named)
 
     def starts(self) -> Iterator[SnapshotStart]:
         """Return the starts that read tables.
@@ -231,7 +235,7 @@ TEXT = re.compile(r"'(?:[^']|'')*'")
 QUOTED_NAME = re.compile(r'"((?:[^"]|"")*)"')
 PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
 # Without a mode it is ACCESS EXCLUSIVE, which is refused: readers would wait.
-LOCK = re.compile(r"(?is)LOCK\s.*\sIN\s+(?!ACCESS\s+EXCLUSIVE)[A-Z\s]+\sMODE(\s+NOWAIT)?\s*;?")
+LOCK = re.compile(r"(?is)LOCK\s.*\sIN\s+(?!\s*ACCESS\s+EXCLUSIVE)[A-Z\s]+\sMODE(\s+NOWAIT)?\s*;?")
 
 
 def _assert_statement_of(statement: str, table: Relation) -> None:
