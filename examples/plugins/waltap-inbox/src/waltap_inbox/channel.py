@@ -30,7 +30,8 @@ class InboxChannel:
     def poll(self) -> list[Signal]:
         """Return the signals that have arrived, each once."""
         try:
-            self._path.rename(self._taken)  # who appends from now on makes a new file
+            if not self._taken.exists():  # else a run that died left it
+                self._path.rename(self._taken)  # who appends from now on makes a new file
         except FileNotFoundError:
             return []
         lines = self._taken.read_bytes().splitlines()
@@ -45,6 +46,6 @@ def _parsed(line: bytes) -> Signal | None:
     try:
         item = json.loads(line)
         return Signal(str(item["id"]), str(item["type"]), json.dumps(item.get("data") or {}))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         log.warning("a line is no signal and is left out")
         return None
