@@ -12,8 +12,11 @@ import pytest
 from tests.harness.simulated import Gone, Refused, new, raising
 
 from waltap.changes.transactions.position import Positions
+from waltap.config.profile import Component
 from waltap.errors import ConnectionLost, SinkError
 from waltap.ports.sink.stored_position import DestinationBehind
+from waltap_sinks.changelog import ChangeLog
+from waltap_sinks.plugin import register_sinks
 from waltap_testing.simulation import SimulatedPipeline
 from waltap_testing.simulation.destination import _SimulatedSink
 from waltap_testing.workload import ITEMS
@@ -44,6 +47,20 @@ def test_waits_between_reconnects_double_and_the_stream_goes_on_where_it_was(new
 
 
 # [/simulation]
+
+
+def test_a_sink_of_changes_has_types_and_identities(tmp_path):
+    spec = {spec.name: spec for spec in register_sinks()}["changelog"]
+    properties = spec.properties.model_validate({"path": str(tmp_path / "log")})
+    pipeline = SimulatedPipeline(tmp_path / "state", sink=Component(spec, properties))
+    pipeline.source.insert(at=1.0, rows=3)
+    pipeline.run(stop_at=60.0)
+    rows = [
+        row
+        for part in ChangeLog(str(tmp_path / "log")).rows("public", "items")
+        for row in part.to_pylist()
+    ]
+    assert [row["name"] for row in rows] == ["item 1", "item 2", "item 3"]
 
 
 def test_a_link_that_stood_a_while_makes_the_waits_short_again(new):

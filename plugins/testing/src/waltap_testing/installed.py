@@ -1,8 +1,8 @@
 """Types and replica identities of the installed plugins, as engines use them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waltap.changes.capture.capture import CaptureRules
 from waltap.changes.capture.properties import CaptureProperties
@@ -12,30 +12,38 @@ from waltap.changes.events import ReplicaIdentities
 from waltap.changes.mapping.type_mapping import TypeMapper, TypeOptions
 from waltap.changes.mapping.type_registry import TypeRegistry
 from waltap.encoders.format.format import FormatContext
-from waltap.ports.specs import TypeSpec
+from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.specs import ReplicaIdentitySpec, TypeSpec
+
+if TYPE_CHECKING:
+    from waltap.plugins.host import Host
 
 
 @lru_cache(maxsize=1)
-def _plugins() -> tuple[tuple[TypeSpec, ...], ReplicaIdentities]:
+def _host() -> "Host":
     # Host() loads every installed plugin, so it is made on first use only.
     from waltap.plugins.host import Host
 
-    host = Host()
-    identities = ReplicaIdentities(
+    return Host()
+
+
+@lru_cache(maxsize=1)
+def _identities() -> ReplicaIdentities:
+    host = _host()
+    return ReplicaIdentities(
         host.replica_identities.values(),
         lambda relation: host.choose("choose_replica_identity", relation=relation),
     )
-    return host.types, identities
 
 
 def installed_types() -> tuple[TypeSpec, ...]:
     """Return the installed types in the order in which they are asked."""
-    return _plugins()[0]
+    return _host().types
 
 
 def mapper(options: TypeOptions | None = None) -> TypeMapper:
     """Return the type mapper of all installed types."""
-    return TypeRegistry(_plugins()[0], options)
+    return TypeRegistry(installed_types(), options)
 
 
 def identity(relation: Relation) -> ReplicaIdentity:
@@ -43,7 +51,7 @@ def identity(relation: Relation) -> ReplicaIdentity:
 
     Raises: IdentityUnknown when no installed plugin supports it (waltap-postgres does).
     """
-    return _plugins()[1].of(relation)
+    return _identities().of(relation)
 
 
 def identity_as_sent() -> Callable[[Relation], ReplicaIdentity]:
@@ -62,3 +70,15 @@ def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:
         mapper=mapper,
         **more,
     )
+
+
+class InstalledMappings:
+    """A plugin with the installed types and replica identities, for a host of few plugins."""
+
+    @hookimpl
+    def register_types(self) -> Iterable[TypeSpec]:
+        return installed_types()
+
+    @hookimpl
+    def register_replica_identities(self) -> Iterable[ReplicaIdentitySpec]:
+        return _host().replica_identities.values()

@@ -17,6 +17,7 @@ from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
 from waltap.ports.snapshot.snapshotter import Snapshotter
 from waltap.ports.specs import DecoderSpec, OffsetStoreSpec, SinkSpec, SnapshotterSpec
+from waltap_testing.installed import InstalledMappings
 from waltap_testing.simulation.clock import VirtualClock
 from waltap_testing.simulation.destination import SimulatedDestination, sink_of
 from waltap_testing.simulation.source import SimulatedSource, connector_of
@@ -76,6 +77,8 @@ class SimulatedPipeline:
         # As the engine's parameter of the same name; None keeps the engine's default.
         self.confirmable: Callable[[int], int] | None = None
         self._sink = sink or Component(sink_of(self.destination))
+        # The sink in memory needs no types and no replica identities; others do.
+        self._maps = sink is not None
         self._transforms = tuple(transforms)
         self._settings = {"waltap.state.dir": folder, **settings}
         self._chance = Random(seed)  # noqa: S311 - to be had again
@@ -85,6 +88,8 @@ class SimulatedPipeline:
         # Installed plugins stay out: they could change the run from one machine to another.
         host = Host(discover=False)
         host.register(self.observed, "observed")
+        if self._maps:
+            host.register(InstalledMappings(), "installed")
         return Engine(
             self._profile(),
             host,
