@@ -4,7 +4,7 @@ pytest loads `waltap_testing.pytest_plugin` in every run where waltap is install
 imports nothing heavy. Import names from their modules:
 
 - ``suites``: a class of tests for each kind of plugin, and the rig that an author provides.
-- ``sinks``: the rig of the sink suite, its kills and lost connections.
+- ``sinks``: the rig of the sink suite, its kills and losses.
 - ``recording``: frames of output plugins with the messages they mean, as JSON lines.
 - ``walsender``: a scripted server that speaks the replication protocol.
 - ``simulation``: the real engine on a simulated clock, between a source and a sink in memory.
