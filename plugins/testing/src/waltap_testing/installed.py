@@ -73,7 +73,7 @@ def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:
 
 
 class InstalledMappings:
-    """A plugin with the installed types and replica identities, for a host of few plugins."""
+    """A plugin with the types and replica identities of the installed ones."""
 
     @hookimpl
     def register_types(self) -> Iterable[TypeSpec]:
