@@ -2,13 +2,20 @@
 
 import msgspec
 import pytest
-from tests.unit.pipeline.test_delivery import CountsChanges, LagsBehind, Rig
+from tests.unit.pipeline.test_delivery import (
+    CountsChanges,
+    LagsBehind,
+    OnePosition,
+    Rig,
+    two_sinks,
+)
 
 from waltap.changes.transactions.order import TransactionCounts, TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline.delivery.sink_branch import PositionedBranch
 from waltap.ports.offsets.offset import SinkProgress
+from waltap.ports.sink.sink import SinkCapabilities
 from waltap_testing.workload import ITEMS, ScriptedWorkload
 
 
@@ -81,6 +88,12 @@ def test_counts_go_on_behind_what_a_sink_itself_has_of_a_transaction(several):
         branch.renew()
         branch.continue_from(None, Positions({SOLE: start}), ahead)
         branch.write(Batch(parts=[first], position=first.position(start), events=2))
+        progress = branch.own_progress()  # of a run that is killed before the rest
+        assert progress.positions == {SOLE: first.position(start)}
+        # The stream passes WAL without changes, which the sink knows nothing of.
+        start = Position(start.end_lsn + 1)
+        branch.continue_from(progress, Positions({SOLE: start}), ahead)
+        branch.write(Batch(parts=[first], position=first.position(start), events=2))
         second, third = rest.split(3)
         more = Batch(parts=[second], position=second.position(start), events=3)
         branch.write(more)
@@ -92,5 +105,20 @@ def test_counts_go_on_behind_what_a_sink_itself_has_of_a_transaction(several):
         counted = rig.delivery.offset.sole.counted
         assert isinstance(counted, TransactionCounts)
         assert (counted.index, counted.total) == (3, 2)
+        stored = {"position": Position(0x20), "order": order, "render": CountsChanges(order)}
+        rig = Rig(delivered=Positions({SOLE: ahead}), **stored)
+        rig.delivery.write([first])
         rig.delivery.write([rest])
+        assert rig.delivery.counts.events == 3
     assert order.total == 7
+
+
+def test_sinks_inside_a_transaction_all_get_the_events_that_they_have_to_count(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(OnePosition, "capabilities", SinkCapabilities(exactly_once=True))
+    sinks = [OnePosition(), OnePosition()]
+    fan = two_sinks(tmp_path, *sinks)
+    for index, sink in enumerate(sinks, 3):
+        sink.open = lambda index=index: Position(0x60, 900, index)  # type: ignore[misc]
+    assert fan.open() == {SOLE: Position(0x60)}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from waltap.base.text import size
 from waltap.changes.transactions.order import TransactionOrder
-from waltap.changes.transactions.position import Positions
+from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -121,7 +121,10 @@ class FanOut(Sink):
         for branch in self.branches:
             with self._pausing(branch, may=bool(stored)):
                 branch.open(progress.get(branch.name), stored, repairs=self._repairs)
-        return self._slowest() if stored and self.capabilities.exactly_once else None
+        if not stored or not self.capabilities.exactly_once:
+            return None
+        # The branches get a transaction from its start, to count the events that their sinks have.
+        return Positions({n: Position(p.end_lsn) for n, p in self._slowest().items()})
 
     def advance(self, partition: str, lsn: int) -> None:
         """Record that no change is left before ``lsn``: each sink has all of them."""

@@ -3,7 +3,7 @@
 A pipeline has one branch for each of its sinks, mostly one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Final
@@ -260,15 +260,11 @@ class PositionedBranch(SinkBranch):
         stored: Positions,
         stored_position: Position | Positions | None = None,
     ) -> None:
-        known = dict(stored)
-        own = dict(Positions.of(stored_position, next(iter(stored)))) if stored else {}
-        for positions in (progress.positions if progress else {}, own):
-            for name, position in positions.items():
-                known[name] = max(known.get(name, position), position)
-        self.written = self._given = self.durable = Positions(known)
+        own = Positions.of(stored_position, next(iter(stored))) if stored else Positions()
+        self._counted_to = _latest(stored, progress.positions if progress else {})
+        self.written = self._given = self.durable = _latest(self._counted_to, own)
         self._stored_positions = Positions(progress.sink_positions if progress else {})
         counted = progress.counted if progress else None
-        self._counted_to = Positions(known | (progress.positions if progress else dict(stored)))
         for name, first in [*self._counted_to.items()][:1]:
             self.order.restore(counted, first)
             self._note_counts(name)
@@ -313,9 +309,9 @@ class PositionedBranch(SinkBranch):
         self._note_counts(batch.partition)
 
     def _note_counts(self, partition: str) -> None:
-        position = self.written[partition]
-        counts = self.order.counts_at(position)
-        if counts is not None and position == self._counted_to.get(partition):
+        position = self._counted_to.get(partition)
+        counts = None if position is None else self.order.counts_at(position)
+        if counts is not None and position is not None:
             self._counted[partition, position] = counts
 
     def _missing(self, batch: Batch) -> Batch:
@@ -368,10 +364,14 @@ class PositionedBranch(SinkBranch):
 
         Counts behind the durable position are dropped.
         """
-        counted = None
+        counted, reached = None, dict(self.durable)
+        for name, position in self._counted_to.items():
+            if name in reached and reached[name].index:
+                # The sink itself knows what it has beyond; the events there are not counted yet.
+                reached[name] = min(reached[name], position)
         for key in list(self._counted):
             name, position = key
-            durable = self.durable.get(name)
+            durable = reached.get(name)
             if durable == position:
                 counted = self._counted[key]
             if durable is not None and position < durable:
@@ -381,10 +381,19 @@ class PositionedBranch(SinkBranch):
                 stored_position_of(self.sink), next(iter(self.durable), SOLE)
             )
         return SinkProgress(
-            positions=dict(self.durable),
+            positions=reached,
             counted=counted,
             sink_positions=dict(self._stored_positions),
         )
 
     def close(self) -> None:
         self.sink.close()
+
+
+def _latest(stored: Mapping[str, Position], positions: Mapping[str, Position]) -> Positions:
+    """Return ``stored`` with each later position of ``positions``."""
+    found = dict(stored)
+    for name, position in positions.items():
+        before = found.get(name, position)
+        found[name] = max(before, position.passed(before.end_lsn))
+    return Positions(found)

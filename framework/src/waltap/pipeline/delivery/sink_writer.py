@@ -118,9 +118,10 @@ class SinkWriter:
         self.written = offset.positions
         # By partition, the sink's own position as long as the stream is before it.
         self._ahead = {
-            name: position
+            name: ahead
             for name, position in (delivered or {}).items()
-            if name in self.written and position > self.written[name]
+            if name in self.written
+            and (ahead := position.passed(self.written[name].end_lsn)) > self.written[name]
         }
         # The first or only partition.
         self.partition = next(iter(offset.partitions))

@@ -276,9 +276,12 @@ def newest(offset: Offset | None, stored_position: Position | Positions | None) 
         return offset
     partitions = dict(offset.partitions)
     for name, position in Positions.of(stored_position, next(iter(partitions))).items():
-        if name in partitions and position > partitions[name].position:
+        if name not in partitions:
+            continue
+        before = partitions[name].position
+        if (latest := position.passed(before.end_lsn)) > before:
             partitions[name] = msgspec.structs.replace(
-                partitions[name], position=position, previous_end_lsn=position.end_lsn
+                partitions[name], position=latest, previous_end_lsn=latest.end_lsn
             )
     return msgspec.structs.replace(offset, partitions=partitions)
 
