@@ -203,9 +203,10 @@ def test_only_what_differs_at_a_destination_that_can_be_read_is_read_anew(databa
     [
         (["public.a"], ["public.b"], ("public.a", "public.b")),
         ([], ["public.b"], ()),
-        (["public.a"], [], ()),
+        (["public.a"], [], ("public.a",)),
+        (["public.a"], None, ()),
     ],
-    ids=["named", "of all tables", "then of all tables"],
+    ids=["named", "of all tables", "then of none", "then of all tables"],
 )
 def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path, first, second, wanted):
     def gap(identifier: str, end: str, *tables: str) -> CaptureGap:
@@ -217,7 +218,7 @@ def test_the_same_gap_is_kept_once_up_to_its_later_end(tmp_path, first, second, 
 
     found = GapCertificates(tmp_path)
     found.note(gap("1", "0/20", *first))
-    found.note(gap("2", "0/30", *second))
+    found.note(gap("2", "0/30", *(second or ())), every_table=second is None)
     (kept,) = found.all()
     assert (kept.identifier, kept.end.lsn, kept.tables) == ("1", "0/30", wanted)
 

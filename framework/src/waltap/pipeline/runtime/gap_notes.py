@@ -56,11 +56,11 @@ class GapNotes:
         *,
         end_lsn: int,
         server: ServerInfo | PartitionOffset,
-        tables: Sequence[str],
+        tables: Sequence[str] | None,
     ) -> str:
         """Store a certificate for the changes after ``offset``, up to ``end_lsn``.
 
-        ``error`` is the reason. Return the certificate's path. A failure to store it is logged and never
+        ``error`` is the reason; ``tables`` None means that they are unknown. Return the certificate's path. A failure to store it is logged and never
         changes how the run ends.
         """
         had, now = "", moment(self._now_ms())
@@ -89,11 +89,11 @@ class GapNotes:
             begin=begin,
             end=end,
             found=now,
-            tables=tuple(tables),
+            tables=tuple(tables or ()),
             had=had,
         )
         try:
-            noted = self._gaps.note(gap)
+            noted = self._gaps.note(gap, every_table=tables is None)
         except WaltapError as failure:
             log.warning("%s", failure, extra={"pipeline": self._pipeline})
             return "the log"
@@ -125,12 +125,12 @@ class GapNotes:
             return
         if isinstance(error, DestinationBehind) and offset.snapshot is not None:
             return
-        end_lsn = 0
+        end_lsn, named = 0, tables or None
         with suppress(WaltapError):
-            tables = tables or sorted(tables_of(connector).captured_tables().values())
+            named = tables or sorted(tables_of(connector).captured_tables().values())
             if isinstance(connector, WalSource):
                 end_lsn = connector.wal_end() or 0
-        self.lost(error, offset, end_lsn=end_lsn, server=connector.server, tables=tables)
+        self.lost(error, offset, end_lsn=end_lsn, server=connector.server, tables=named)
 
     def snapshot_taken(
         self, tables: Iterable[SnapshotTableProgress], left_out: Collection[str]

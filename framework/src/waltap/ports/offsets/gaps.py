@@ -105,10 +105,10 @@ class GapCertificates:
     def _document(path: Path) -> StateDocument[CaptureGap]:
         return StateDocument(path, CaptureGap, GapsUnusable, indented=True)
 
-    def note(self, gap: CaptureGap) -> CaptureGap:
+    def note(self, gap: CaptureGap, *, every_table: bool = False) -> CaptureGap:
         """Record a new gap, or extend the open gap that it repeats.
 
-        Return the recorded gap.
+        ``every_table``: its tables are unknown, so it is about all. Return the recorded gap.
         """
         for known in self.open():
             # A start that fails and is retried finds the same gap each time.
@@ -116,7 +116,7 @@ class GapCertificates:
             again = bool(gap.tables) and (known.code, known.tables) == (gap.code, gap.tables)
             if source and (again or known.begin.lsn == gap.begin.lsn):
                 # A certificate without names is about all tables.
-                named = known.tables and gap.tables and (*known.tables, *gap.tables)
+                named = () if every_table else known.tables and (*known.tables, *gap.tables)
                 tables = tuple(dict.fromkeys(named))
                 merged = msgspec.structs.replace(known, end=gap.end, tables=tables)
                 self.keep(merged)
