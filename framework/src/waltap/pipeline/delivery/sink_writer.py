@@ -182,25 +182,32 @@ class SinkWriter:
         given = whole = self._batch(parts, partition or self.partition, snapshot=snapshot)
         if self._ahead:
             given = self._undelivered(whole)
-            if not given.parts:
-                # The sink has them; the next flush stores their end and signals.
-                self._passed(whole.partition, whole.position, signals, started)
-                self._on_written(whole.position.end_lsn)
-                return
-        with calls.call("the rendering of a batch"):
-            batch = self._branch.rendered(given)
-        for index, left_out in enumerate(self._branch.left_out):
-            if left_out:  # converters of columns, which come last, leave nothing out
-                self.counts.filtered[index] += left_out
-        with self.counts.calls.call("a write"):  # with all its tries
-            self._branch.give(given, batch, self._attempt)
-        ahead, reached = self._ahead.get(whole.partition), given.position
-        if ahead is not None:
-            if whole.position > ahead or transactions_in(given.parts):
-                del self._ahead[whole.partition]
+        batch: Batch | None = None
+        if given is whole or given.parts:  # else the sink has them
+            with calls.call("the rendering of a batch"):
+                batch = self._branch.rendered(given)
+            for index, left_out in enumerate(self._branch.left_out):
+                if left_out:  # converters of columns, which come last, leave nothing out
+                    self.counts.filtered[index] += left_out
+            with self.counts.calls.call("a write"):  # with all its tries
+                self._branch.give(given, batch, self._attempt)
+        self._in_write, reached, name = False, given.position, whole.partition
+        if name in self._ahead:
+            if whole.position > self._ahead[name] or transactions_in(given.parts):
+                del self._ahead[name]
             else:
                 reached = whole.position
-        self._passed(whole.partition, reached, signals, started)
+        self.written = self.written.advanced(name, reached)
+        if reached.index:
+            self._note_counts(name, reached)
+        self.previous_end_lsn[name], self._committed_ms[name] = self._ending
+        if signals is not None:
+            self.signals = signals
+        if self.unflushed_since is None:
+            self.unflushed_since = started
+        if batch is None:
+            self._on_written(reached.end_lsn)
+            return
         if self._acknowledging is not None:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
@@ -227,23 +234,6 @@ class SinkWriter:
             if counted.parts:
                 self._branch.rendered(counted)
         return undelivered(batch, ahead)
-
-    def _passed(
-        self,
-        partition: str,
-        reached: Position,
-        signals: Mapping[str, object] | None,
-        started: float,
-    ) -> None:
-        """Record the end of a batch that the sink has, and the signals that belong to it."""
-        self._in_write = False
-        self.written = self.written.advanced(partition, reached)
-        self._note_counts(partition, reached)
-        self.previous_end_lsn[partition], self._committed_ms[partition] = self._ending
-        if signals is not None:
-            self.signals = signals
-        if self.unflushed_since is None:
-            self.unflushed_since = started
 
     def _note_counts(self, partition: str, position: Position) -> None:
         counted = self._branch.order.counts_at(position)
