@@ -258,6 +258,16 @@ def test_exactly_once_is_asked_of_what_can_and_refused_where_it_cannot(asked):
         (problem,) = problems_of_worker(WORKER | asked, sink=sink)
         assert problem.property == next(iter(asked))
         assert "cannot write data and position together" in problem.what
+    several = {
+        "waltap.sinks": "a,b",
+        "waltap.sinks.a.type": "kafka",
+        "waltap.sinks.b.type": "kafka",
+    }
+    both = examined_worker(WORKER | asked | several)
+    assert {b.sink.properties.guarantee for b in both.profile.branches} == {"exactly_once"}
+    assert "bootstrap.servers" not in both.ignored
+    (problem,) = problems_of_worker(WORKER | asked | several | {"waltap.sinks.b.type": "null"})
+    assert problem.property == next(iter(asked))
     own = {"waltap.sink.type": "kafka", "waltap.sink.delivery.guarantee": "at_least_once"}
     (problem,) = problems_of_worker(WORKER | own | asked)
     assert problem.property == next(iter(asked))

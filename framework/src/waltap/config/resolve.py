@@ -26,6 +26,7 @@ from waltap.config.components import (
     sink_branches,
 )
 from waltap.config.connect_worker import (
+    ASKING,
     exactly_once,
     header_format,
     sanitizing,
@@ -473,12 +474,17 @@ class _ProfileResolver:
         if self._sink_argument is not None or self._at_rest:
             return []
         raw = replace(self._raw, settings=self._flat.settings, types=self._types)
-        return sink_branches(
-            raw,
-            self._findings,
-            lambda each: _ProfileResolver(each, self._host, None, {}).survey(),
-            alone="sink" not in self._types and not self._sink.settings,
-        )
+
+        def survey_branch(each: RawProfile) -> ValidationResult:
+            own = _ProfileResolver(each, self._host, None, {})
+            found = own.survey()
+            # A branch takes the worker's settings for its sink, and reports what it refuses.
+            for name in self._flat.settings.keys() - own._flat.settings.keys() | ASKING.keys():
+                self._flat.claim(name)
+            return found
+
+        alone = "sink" not in self._types and not self._sink.settings
+        return sink_branches(raw, self._findings, survey_branch, alone=alone)
 
     def _component(self, role: str, spec: S | None, space: Namespace) -> Component[S] | None:
         if spec is None:
