@@ -297,9 +297,9 @@ class Lake(WrittenLog):
         for name in ("orders", "items"):
             table = TableState(schema="public", table=name)
             if name in still:
-                table = msgspec.structs.replace(
-                    table, failed=still[name], log_position=self.state.log_position
-                )
+                before = self.state.tables.get(f"public.{name}", table)
+                at = before.log_position if before.failed else self.state.log_position
+                table = msgspec.structs.replace(table, failed=still[name], log_position=at)
             tables[f"public.{name}"] = table
         self.state = msgspec.structs.replace(
             self.state,
@@ -355,6 +355,9 @@ def test_a_table_whose_manifests_cannot_be_read_hides_what_waits_for_others(lake
             (0, 0),
             (2, after_s),
         ]
+    lake.commit(items="its type changed", orders="its, too")
+    lake.change(orders=3)
+    assert [each.waiting_rows for each in watch.progress(lake.now()).tables] == [0, 5]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ this view, the view is the same for all formats, and it needs no Spark.
 
 import contextlib
 import datetime as dt
-import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -182,13 +181,13 @@ class OutputMonitor:
         # the applier reports these errors; one table's must not hide the lag of others
         with contextlib.suppress(ChangeLogExpired, ChangeLogDamaged):
             steps.extend(map(_Step.of, log.manifests(until)))
-        begin = min((each.until for each in self._waiting.values()), default=since)
-        with contextlib.suppress(ChangeLogExpired, ChangeLogDamaged):
-            earlier = log.manifests(begin, since) if begin < since else ()
-            for step in itertools.chain(map(_Step.of, earlier), steps):
-                for name, each in self._waiting.items():
-                    each.take(step, step.rows.get(name, 0))
-                    each.until = max(each.until, step.log_position)
+        # A table whose manifests are gone must not hide the rows of another, which is later.
+        begins = {each.until for each in self._waiting.values()}
+        for begin in sorted(each for each in begins if each < since):
+            with contextlib.suppress(ChangeLogExpired, ChangeLogDamaged):
+                self._count(map(_Step.of, log.manifests(begin, since)))
+                break
+        self._count(steps)
         others: dict[str, _WaitingRows] = {}
         for step in steps:
             for name in step.rows.keys() - self._waiting.keys():
@@ -206,6 +205,12 @@ class OutputMonitor:
                 state.tables.keys() | {n for n, each in waiting.items() if each.rows}
             )
         )
+
+    def _count(self, steps: Iterable["_Step"]) -> None:
+        for step in steps:
+            for name, each in self._waiting.items():
+                each.take(step, step.rows.get(name, 0))
+                each.until = max(each.until, step.log_position)
 
 
 @dataclass(frozen=True, slots=True)
