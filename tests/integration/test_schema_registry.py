@@ -14,6 +14,7 @@ import pytest
 from tests.harness.door import door
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
+from tests.harness.servers.postgres import Database
 from tests.harness.servers.registry import Registry
 
 from waltap.changes.mapping.connect_schema import ConnectKind, Field, Schema
@@ -285,18 +286,43 @@ def test_answers_that_no_registry_gives_are_reported(registry):
 # --- pipelines ------------------------------------------------------------------------------------
 
 
-def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(database, registry, tmp_path):
-    database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
+def writing(form: str, database: Database, url: str, folder: Path) -> PipelineRig:
+    """Return a pipeline of records whose values are in ``form``."""
     settings = {
-        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter": form,
         "key.converter": "json",
-        "value.converter.schema.registry.url": registry.url,
+        "value.converter.schema.registry.url": url,
         "value.converter.schema.registry.retry.timeout.ms": 0,
         "snapshot.mode": "no_data",
         "topic.prefix": database.name,
     }
-    made = PipelineRig(database, tmp_path, settings)
+    made = PipelineRig(database, folder, settings)
     made.destination.takes_records = True
+    return made
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_the_null_of_a_delete_has_no_bytes_and_no_schema(database, registry, tmp_path, form):
+    """Of a union of null and the row, the schema of the next row would be no compatible version."""
+    database.psql(
+        "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1)"
+    )
+    made = writing(form, database, registry.url, tmp_path)
+    made.tables = {"transforms": [{"type": "ExtractNewRecordState"}]}
+    with made.running() as run:
+        database.psql("DELETE FROM items")
+        run.until(lambda: len(made.destination.records) == 1, "the delete")
+        subjects = httpx.get(f"{registry.url}/subjects", timeout=120).json()
+        assert f"{database.name}.public.items-value" not in subjects
+        database.psql("INSERT INTO items VALUES (2)")
+        run.until(lambda: len(made.destination.records) == 2, "the insert")
+    assert [record.value is None for record in made.destination.records] == [True, False]
+
+
+def test_an_incompatible_schema_ends_the_run_until_it_is_allowed(database, registry, tmp_path):
+    database.psql("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    form = "io.confluent.connect.avro.AvroConverter"
+    made = writing(form, database, registry.url, tmp_path)
     with made.running() as run:
         database.psql("INSERT INTO items VALUES (1, 'one')")
         run.until(lambda: len(made.destination.records) == 1, "the first record")

@@ -95,9 +95,10 @@ class JsonSchemaConverter(RegistryConverter[JsonSchemaProperties]):
     """Write JSON behind the schema's id."""
 
     language = "JSON"
+    # Confluent's writes the JSON value null.
+    leaves_nulls = False
 
-    def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
+    def made(self, topic: str, schema: Schema) -> Encode:
         options, numeric = self._properties, self._properties.decimals == "NUMERIC"
         write = json_writer(
             schema, defaults=not options.ignore_default, numeric=numeric, entries=True

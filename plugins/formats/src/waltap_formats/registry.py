@@ -5,11 +5,12 @@ schema causes all requests, and later records cause none. Registering the same s
 the same id, so a batch may be repeated after a failure.
 """
 
+import abc
 import ssl
 import time
 from base64 import b64encode
 from contextlib import closing, suppress
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -19,7 +20,8 @@ from waltap.base.cache import BoundedDict
 from waltap.base.network.http import HttpAnswer, HttpClient
 from waltap.base.network.retry import RetryBackoff, waiting
 from waltap.base.network.tls import tls_context
-from waltap.encoders.format.converter import Converter, ConverterContext
+from waltap.changes.mapping.connect_schema import ConnectKind, Schema
+from waltap.encoders.format.converter import Converter, ConverterContext, Encode
 from waltap.errors import RetryVerdict, StopRequested, WaltapError
 from waltap_formats.properties import RegistryProperties
 from waltap_formats.schema_difference import difference
@@ -227,6 +229,8 @@ class RegistryConverter(Converter, Generic[P]):
 
     # The language of the schemas, by the registry's name.
     language: ClassVar[str]
+    # Whether null of an optional schema has no bytes, as Confluent's serialiser has none.
+    leaves_nulls: ClassVar[bool] = True
 
     def __init__(self, properties: P, context: ConverterContext) -> None:
         self._properties, self._context = properties, context
@@ -234,6 +238,21 @@ class RegistryConverter(Converter, Generic[P]):
     @cached_property
     def _registry(self) -> RegistryClient:
         return RegistryClient(self._properties, self._context)
+
+    @abc.abstractmethod
+    def made(self, topic: str, schema: Schema) -> Encode:
+        """Register ``schema`` and return the encoder of its values.
+
+        Raises: as `RegistryClient`.
+        """
+
+    def encoder(self, topic: str, schema: Schema | None) -> Encode:
+        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
+        if not (self.leaves_nulls and schema.optional):
+            return self.made(topic, schema)
+        # For null alone nothing is registered: rows without null could not be a later version.
+        made = cache(partial(self.made, topic, schema))
+        return lambda value: None if value is None else made()(value)
 
     def _registered(self, topic: str, name: str | None, text: str) -> bytes:
         """Register a schema and return the prefix of its values.

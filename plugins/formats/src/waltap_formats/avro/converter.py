@@ -29,8 +29,7 @@ class AvroConverter(RegistryConverter[AvroProperties]):
         # NULL is written as the column's default if there is one, like Confluent's.
         self.defaults = not properties.ignore_default
 
-    def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
+    def made(self, topic: str, schema: Schema) -> Encode:
         write = avro_writer(schema, defaults=self.defaults)
         prefix = self.prefix(topic, schema)
         if schema.kind is ConnectKind.BYTES and not schema.optional:

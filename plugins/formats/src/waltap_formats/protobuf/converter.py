@@ -26,8 +26,7 @@ class ProtobufConverter(RegistryConverter[ProtobufProperties]):
 
     language = "PROTOBUF"
 
-    def encoder(self, topic: str, schema: Schema | None) -> Encode:
-        schema = schema or Schema(kind=ConnectKind.STRING, optional=True)
+    def made(self, topic: str, schema: Schema) -> Encode:
         options = self._properties
         if schema.kind is ConnectKind.STRUCT:
             file, write = ProtobufFile(schema, options), message_writer(schema, options)
