@@ -311,6 +311,13 @@ def test_a_pattern_is_one_of_the_whole_value(name, value):
         assert str(found[0]).endswith(", as nats://localhost:4222")
 
 
+@pytest.mark.parametrize("share", [0.5, [0.5], "0.5"])
+def test_a_list_may_be_one_number(share):
+    source = {"type": "postgres", "database.dbname": "d"}
+    tables = {"source": source, "engine": {"waltap.wal.warn.at": share}}
+    assert resolve(read_tables(tables), Host(), sink="null").engine.wal_warn_at == (0.5,)
+
+
 def test_no_property_of_a_pipeline_has_a_name_that_means_one_of_the_sink():
     """`--set` and a connector's file give such names to the sink."""
     of_all = [m for heading, _, m in components(Host()) if not heading.startswith("Sink")]

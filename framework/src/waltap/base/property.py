@@ -59,6 +59,8 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def _split(value: object) -> object:
+    if type(value) in {int, float}:  # a list of one number
+        return (value,)
     return split_list(value) if isinstance(value, str) else value
 
 
