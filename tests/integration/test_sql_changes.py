@@ -297,6 +297,7 @@ RETYPED = [
     ("varchar(9)", "int4", "seven", "7"),
     ("numeric(10,4)", "numeric(12,2)", "1.2345", "5.67"),
     ("numeric(10,2)", "numeric(10,4)", "12345678.12", "1.2345"),
+    ("float8", "int4", "-2e+300", "7"),
     ("_int4", "int4", "{1,2}", "7"),
     ("int4", "_int4", "7", "{1,2}"),
 ]
@@ -345,6 +346,13 @@ def test_a_column_of_another_type_has_the_values_of_it_and_a_history_the_former_
     target.close()
     for n in range(len(RETYPED)):
         assert place.rows(f"s{n}", "id", "v") == place.rows(f"u{n}", "id", "v"), RETYPED[n]
+
+
+def test_bytes_that_are_no_text_are_written_as_one(maria):
+    one, two = _typed("bytea", "text")
+    source = Model()
+    maria.deliver(source.inserted(one, ["1", r"\xd9e1"]), source.inserted(two, ["2", "7"]))
+    assert maria.rows("t", "id", "v") == [("1", r"\xd9e1"), ("2", "7")]
 
 
 def test_a_column_of_a_view_that_takes_another_type_is_refused_by_name(postgres):
@@ -424,17 +432,24 @@ def test_a_column_whose_rows_are_kept_has_a_type_that_holds_both(place, old, new
 
 
 @pytest.mark.parametrize("mode", ["none", "instead"])
-def test_indexes_stay_when_a_column_becomes_text(place, mode):
+def test_indexes_stay_when_a_column_becomes_text_and_gets_a_name(place, mode):
     one, two = _typed("int4", "text")
+    columns = [("id", "int4"), ("to", "text")]
+    three = relation("public.u", columns, numbers=(1, 2), oid=one.oid)
     source, table = Model(), "t" if mode == "none" else "t_history"
     place.deliver(source.inserted(one, ["1", "7"]), history_mode=mode)
     if place.kind != "mariadb":  # it indexes no text without a length
         place.execute(f"CREATE INDEX mine ON {table} (v)")
     place.deliver(source.inserted(two, ["2", "007"]), history_mode=mode)
-    assert place.rows(table, "id", "v") == [("1", "7"), ("2", "007")]
+    place.deliver(source.inserted(three, ["3", "8"]), history_mode=mode)
+    table = table.replace("t", "u", 1)
+    to = "`to`" if place.kind == "mariadb" else '"to"'
+    assert place.rows(table, "id", to) == [("1", "7"), ("2", "007"), ("3", "8")]
     if place.kind == "sqlite":
         made = place.execute(f"SELECT name FROM pragma_index_list('{table}')")
         assert {"mine", *(["t_history_100_open"] * (mode == "instead"))} <= {n for (n,) in made}
+    if place.kind == "duckdb":
+        assert place.execute("SELECT table_name FROM duckdb_indexes()") == [(table,)]
 
 
 @pytest.mark.parametrize(

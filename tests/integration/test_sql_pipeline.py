@@ -8,6 +8,8 @@ from tests.harness.pipeline import PipelineRig
 from tests.harness.servers.postgres import Database
 from tests.harness.sql import pipeline
 
+from waltap_sinks.sql.errors import SqlConstraintViolated
+
 EVERY_TYPE = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
 CREATE DOMAIN price AS numeric(8, 2) CHECK (VALUE >= 0);
@@ -193,6 +195,19 @@ def test_a_column_that_the_source_computes_is_never_out_of_date(database, tmp_pa
     follow(p, "ready", *(f"UPDATE {n} SET n = 7, after = 'c' WHERE id = 1" for n in ("plain", "ready")))  # fmt: skip
     assert list(types_of(database, "replica.plain")) == ["id", "n", "after"]
     assert sorted(database.execute("SELECT * FROM replica.plain")) == [(1, 7, "c"), (2, 2, "b")]
+
+
+def test_a_refused_change_behind_others_of_its_batch_is_named(database, tmp_path):
+    """The sink has committed what precedes a large transaction."""
+    p = begun(database, tmp_path, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    database.run(
+        "ALTER TABLE replica.t ADD CHECK (id < 7)",
+        "INSERT INTO t VALUES (2)",
+        "INSERT INTO t SELECT generate_series(6, 20)",
+    )
+    with pytest.raises(SqlConstraintViolated):
+        p.catch_up(**{"max.batch.size": 4})
+    assert database.execute("SELECT max(id) FROM replica.t") == [(2,)]
 
 
 def test_masked_and_left_out_columns(database, tmp_path):

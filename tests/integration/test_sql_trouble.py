@@ -16,7 +16,7 @@ import pymysql
 import pytest
 import sqlalchemy
 from tests.harness.changelog import Database as Model
-from tests.harness.changelog import batch, relation
+from tests.harness.changelog import batch, in_parts, relation
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.proxy import Proxy
@@ -160,6 +160,15 @@ def test_a_broken_constraint_names_the_change(place):
     target = place.opened()
     target.write(batch(first, second))
     assert len(place.rows("people", "id")) == 3
+
+
+def test_a_broken_constraint_in_a_large_transaction_is_named(place):
+    place.execute(TABLE.format("name varchar(10) UNIQUE, note varchar(9)"))
+    source, target = Model(), place.opened()
+    whole = source.inserted(PEOPLE, ["1", "a", None], ["2", "b", None], ["3", "a", None])
+    first, second = in_parts(whole, 1, 2)
+    target.write(batch(first))
+    assert isinstance(failure(target, second), SqlConstraintViolated)
 
 
 @SERVERS

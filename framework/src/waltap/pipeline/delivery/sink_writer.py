@@ -153,6 +153,8 @@ class SinkWriter:
         # After a failure the sink may have lost batches, and would confirm them by the next flush.
         self.failed = False
         self._in_write = False
+        # The end of a batch that failed: a sink may keep the first transactions of one.
+        self._failed_at: Mapping[str, Position] = {}
         # The last LSN whose changes a snapshot may have seen (`SnapshotOverlap.horizon`).
         self.overlap_until: int | None = None
         self._observes = {
@@ -189,8 +191,10 @@ class SinkWriter:
             for index, left_out in enumerate(self._branch.left_out):
                 if left_out:  # converters of columns, which come last, leave nothing out
                     self.counts.filtered[index] += left_out
+            self._failed_at = {batch.partition: batch.position}
             with self.counts.calls.call("a write"):  # with all its tries
                 self._branch.give(given, batch, self._attempt)
+            self._failed_at = {}
         self._in_write, reached, name = False, given.position, whole.partition
         if name in self._ahead:
             if whole.position > self._ahead[name] or transactions_in(given.parts):
@@ -449,7 +453,8 @@ class SinkWriter:
             with self.counts.calls.call("a flush"):
                 given = self._sink.flush()
             reached = self.written
-            most = Positions({**reached, **self._ahead}) if self._ahead else reached
+            more = {**self._ahead, **self._failed_at}
+            most = Positions({**reached, **more}) if more else reached
             try:
                 # A stored position that no batch reached would skip changes.
                 durable = Positions.of(given, self.partition, most)

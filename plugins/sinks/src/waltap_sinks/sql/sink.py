@@ -492,6 +492,7 @@ class SqlSink(Sink):
                     isinstance(error, SinkError)
                     or self._target.lost(error)
                     or self._target.conflict(error)
+                    or (midway and not self._target.savepoints)
                 ):
                     raise
                 log.debug("changes are applied again", exc_info=error)

@@ -4,7 +4,7 @@ import atexit
 import contextlib
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,9 +54,10 @@ MADE: Final = """
 """
 # Columns are as they are written in the statement.
 INDEXES: Final = MADE.replace(
-    "sql FROM duckdb_tables", "sql, is_unique, expressions::VARCHAR[] FROM duckdb_indexes"
+    "sql FROM duckdb_tables", "index_name, is_unique, expressions::VARCHAR[] FROM duckdb_indexes"
 )
 
+NO_NAMES: Final[Mapping[str, str]] = {}
 WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
 
 
@@ -139,7 +140,7 @@ class DuckTarget(SqlTarget):
             return None
         listed = [names for (names,) in self.run(KEYS, name)]
         listed += [
-            map(_plain, names) for _sql, is_unique, names in self.run(INDEXES, name) if is_unique
+            map(_plain, names) for _index, is_unique, names in self.run(INDEXES, name) if is_unique
         ]
         # An index of an expression is no key.
         known = {column.lower() for column, _kind in info}
@@ -171,6 +172,14 @@ class DuckTarget(SqlTarget):
         before = rf"([(,]\s*(?:{_written(column)})\s+){kind}"
         self._make_again(name, before, rf"\1{type_}", f"* REPLACE ({cast} AS {quoted})")
 
+    def rename_column(self, name: TargetName, old: str, new: str) -> None:
+        with self._made_again(name, renamed={old.lower(): self.quoted(new)}):
+            super().rename_column(name, old, new)
+
+    def rename_table(self, old: TargetName, new: str) -> None:
+        with self._made_again(old, after=old._replace(name=new)):
+            super().rename_table(old, new)
+
     def _cast(self, name: TargetName, column: str, type_: str) -> str:
         """Return the cast of a column by its text, else null."""
         quoted = self.quoted(column)
@@ -194,19 +203,46 @@ class DuckTarget(SqlTarget):
 
         Return false if its statement has no ``before``.
         """
-        table = self.quoted_table(name)
-        ((made,),), indexes = self.run(MADE, name), self.run(INDEXES, name)
-        statement, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL)
-        if not found:
-            return False
-        self.run(f"CREATE OR REPLACE TEMP TABLE waltap_copy AS SELECT {values} FROM {table}")
-        self.run(f"DROP TABLE {table}")
-        self.run(statement)
+        ((made,),) = self.run(MADE, name)
+        made, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE | re.DOTALL)
+        if found:
+            with self._made_again(name, made, values=values):
+                pass
+        return bool(found)
+
+    @contextlib.contextmanager
+    def _made_again(
+        self,
+        name: TargetName,
+        made: str = "",
+        *,
+        after: TargetName | None = None,
+        values: str = "*",
+        renamed: Mapping[str, str] = NO_NAMES,
+    ) -> Iterator[None]:
+        """Return a block without the rows and indexes of a table, which ``made`` made again.
+
+        Without ``made`` it is as it was, if it has indexes: DuckDB renames nothing that has some.
+        ``after`` is its name behind the block, ``renamed`` has new names of columns in lower case.
+        """
+        indexes = self.run(INDEXES, name)
+        if not (made or indexes):
+            yield
+            return
+        made = made or self.run(MADE, name)[0][0]
+        self.run(
+            f"CREATE OR REPLACE TEMP TABLE waltap_copy AS SELECT {values} FROM {self.quoted_table(name)}"
+        )
+        self.run(f"DROP TABLE {self.quoted_table(name)}")
+        self.run(made)
+        yield
+        table = self.quoted_table(after or name)
         self.run(f"INSERT INTO {table} FROM waltap_copy")
         self.run("DROP TABLE waltap_copy")
-        for index, *_columns in indexes:
-            self.run(index)
-        return True
+        for index, is_unique, columns in indexes:
+            names = ", ".join(renamed.get(_plain(each).lower(), each) for each in columns)
+            unique = "UNIQUE " if is_unique else ""
+            self.run(f"CREATE {unique}INDEX {self.quoted(index)} ON {table} ({names})")
 
     def bytes_literal(self, value: bytes) -> str:
         return f"from_hex('{value.hex()}')"

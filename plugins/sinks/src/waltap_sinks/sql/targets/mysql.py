@@ -83,9 +83,9 @@ NUMBERS: Final = {
         1047,
         0,
     ),
-    SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 3140),
+    SqlValueUnfit: (1264, 1265, 1366, 1406, 1292, 1411, 1367, 1690, 1916, 3140),
 }
-TOO_LARGE, NO_SERVER, SERVER_LOST = 1153, 2003, 2013
+TOO_LARGE, NO_TEXT, NO_SERVER, SERVER_LOST = 1153, 1366, 2003, 2013
 POLL_MS: Final = 100
 IS_BUSY: Final = "SELECT command <> 'Sleep' FROM information_schema.processlist WHERE id = %s"
 MEANINGS: Final = {number: kind for kind, numbers in NUMBERS.items() for number in numbers}
@@ -296,7 +296,15 @@ class MysqlTarget(SqlTarget):
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
         table, quoted = self.quoted_table(name), self.quoted(column)
-        self.run(f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}")
+        statement = f"ALTER TABLE {table} MODIFY COLUMN {quoted} {type_}"
+        try:
+            self.run(statement)
+        except pymysql.DataError as error:
+            if error.args[0] != NO_TEXT or not type_.startswith(("varchar", "longtext")):
+                raise
+            # Bytes that are no text, written as PostgreSQL does.
+            self.run(f"UPDATE {table} SET {quoted} = concat('\\x', lower(hex({quoted})))")
+            self.run(statement)
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         marks = ", ".join(["%s"] * len(columns))
