@@ -348,11 +348,17 @@ def test_a_column_of_another_type_has_the_values_of_it_and_a_history_the_former_
         assert place.rows(f"s{n}", "id", "v") == place.rows(f"u{n}", "id", "v"), RETYPED[n]
 
 
-def test_bytes_that_are_no_text_are_written_as_one(maria):
-    one, two = _typed("bytea", "text")
-    source = Model()
-    maria.deliver(source.inserted(one, ["1", r"\xd9e1"]), source.inserted(two, ["2", "7"]))
-    assert maria.rows("t", "id", "v") == [("1", r"\xd9e1"), ("2", "7")]
+@pytest.mark.parametrize("mode", ["none", "instead"])
+@pytest.mark.parametrize("old", ["text", "varchar(9)", "int4"])
+def test_a_column_takes_bytes_that_are_no_text_and_leaves_them_as_one(maria, old, mode):
+    source, table = Model(), "t" if mode == "none" else "t_history"
+    one, two = _typed(old, "bytea")
+    parts = source.inserted(one, ["1", "7"]), source.inserted(two, ["2", r"\xd9e1"])
+    maria.deliver(*parts, history_mode=mode)
+    assert [v for _, v in maria.execute(f"SELECT id, v FROM {table}")] == [b"7", b"\xd9\xe1"]
+    if old == "text":
+        maria.deliver(source.inserted(one, ["3", "x"]), history_mode=mode)
+        assert [v for (v,) in maria.rows(table, "v")] == [r"\x37", r"\xd9e1", "x"]
 
 
 def test_a_column_of_a_view_that_takes_another_type_is_refused_by_name(postgres):

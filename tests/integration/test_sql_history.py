@@ -352,11 +352,11 @@ def test_the_index_of_a_history_is_made_where_a_crash_prevented_it(maria):
         "SELECT group_concat(column_name ORDER BY seq_in_index) FROM information_schema.statistics"
         " WHERE table_schema = database() AND table_name = 't_history' GROUP BY index_name"
     )
-    columns = [("id", "int4"), ("n", "int4")]
+    columns = [("id", "int4"), ("n", "int4"), ("s", "text")]
     source = Model()
-    for key, lost in (("id", True), ("id", False), ("n", False)):
-        table = relation("public.t", columns, key=(key,))
-        source.insert(table, [str(source.lsn), str(source.lsn)])
+    for key, lost in (("id", True), ("id", False), ("n", False), ("s", False), ("s,n", False)):
+        table = relation("public.t", columns, key=key.split(","))
+        source.insert(table, [str(source.lsn)] * 3)
         maria.deliver(source.commit(), history_mode="instead")
         assert (f"{key},_is_current",) in maria.execute(indexes)
         if lost:

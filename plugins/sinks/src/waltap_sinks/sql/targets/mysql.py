@@ -98,9 +98,9 @@ REQUIRED: Final = """
     SELECT column_name, column_type, column_key FROM information_schema.columns
     WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
 """
-# A part of a column, or an expression, has no name.
+# An expression has no name.
 INDEXES: Final = """
-    SELECT index_name, IF(sub_part IS NULL, coalesce(column_name, ''), ''), non_unique
+    SELECT index_name, coalesce(column_name, ''), sub_part IS NULL, non_unique
     FROM information_schema.statistics
     WHERE table_schema = database() AND table_name = %s ORDER BY index_name, seq_in_index
 """
@@ -119,6 +119,8 @@ WIDER: Final = (
     ("varchar", "text", "longtext"),
     ("varbinary", "blob", "longblob"),
 )
+LONG: Final = r"long|var\w+\((\d+)\)"
+BYTES: Final = ("longblob", "varbinary")
 
 
 class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
@@ -245,9 +247,9 @@ class MysqlTarget(SqlTarget):
             for column, kind, extra, collation, _table in info
         }  # fmt: skip
         unique: dict[str, set[str]] = {}
-        for index, column, repeats in self.run(INDEXES, [name.name]):
+        for index, column, whole, repeats in self.run(INDEXES, [name.name]):
             if not repeats:
-                unique.setdefault(index, set()).add(column)
+                unique.setdefault(index, set()).add(column if whole else "")
         return TargetDescription(
             columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in info[0][4]
         )
@@ -280,7 +282,12 @@ class MysqlTarget(SqlTarget):
 
     def widened(self, existing: str, wanted: str) -> bool | None:
         old, new = (text.partition(" ")[0] for text in (existing, wanted))
-        return old != "longtext" and is_wider(old, new, WIDER, unlimited=False)
+        if old == "longtext":  # it takes only bytes that are text
+            return new.startswith(BYTES)
+        return is_wider(old, new, WIDER, unlimited=False)
+
+    def common_type(self, existing: str, wanted: str) -> str:
+        return wanted if wanted.startswith(BYTES) else super().common_type(existing, wanted)
 
     def add_column(self, name: TargetName, column: str, type_: str, value: Any) -> None:
         if value is None:
@@ -394,12 +401,21 @@ class MysqlTarget(SqlTarget):
             return
         # DDL commits by itself, so a crash may have left the table without its index.
         found: dict[str, list[str]] = {}
-        for name, column, _repeats in self.run(INDEXES, [shape.name.name]):
+        for name, column, *_rest in self.run(INDEXES, [shape.name.name]):
             found.setdefault(name, []).append(column.casefold())
         wanted = [name.casefold() for name in indexed(shape)]
-        if wanted not in (columns[: len(wanted)] for columns in found.values()):
-            # The index of an earlier key may have the name.
-            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}")
+        if wanted in (columns[: len(wanted)] for columns in found.values()):
+            return
+        # A column that was in no key, or in a smaller one, may be too long for an entry.
+        most = (INDEX_BYTES - FLAG_BYTES) // 4 // len(shape.key)
+        columns = self.run(COLUMNS, [shape.name.name])
+        sizes = {name.casefold(): re.match(LONG, kind) for name, kind, *_rest in columns}
+        parts = [
+            self.quoted(name) + (f"({most})" if size and int(size[1] or most + 1) > most else "")
+            for name, size in zip(indexed(shape), map(sizes.get, wanted), strict=True)
+        ]
+        # The index of an earlier key may have the name.
+        self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}", parts)
 
     def same(self, name: str) -> str:
         return f"{name} <=> %s"

@@ -606,12 +606,12 @@ class SqlTarget(abc.ABC):
         """Create the index that finds the open version of a key."""
         if shape.key:
             # An index keeps its name when its table is renamed, so the name has the relation's OID.
-            self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}")
+            name = f"{shape.name.name}_{abs(shape.relation.oid)}"
+            self._index(shape, name, map(self.quoted, indexed(shape)))
 
-    def _index(self, shape: HistoryShape, name: str) -> None:
-        columns = ", ".join(map(self.quoted, indexed(shape)))
+    def _index(self, shape: HistoryShape, name: str, columns: Iterable[str]) -> None:
         index, table = self.quoted(with_suffix(name, "_open")), self.quoted_table(shape.name)
-        self.run(f"CREATE INDEX {index} ON {table} ({columns})")
+        self.run(f"CREATE INDEX {index} ON {table} ({', '.join(columns)})")
 
     def insert_filled(
         self,
