@@ -467,6 +467,8 @@ class SinkWriter:
         if self._ahead:  # the stream repeats what the sink has
             self._promises = True
             durable = Positions({**durable, **{name: reached[name] for name in self._ahead}})
+        if self._failed_at:  # the signals of that batch are not stored, so it comes again
+            durable = Positions({name: min(at, reached[name]) for name, at in durable.items()})
         if self._acknowledging is None and not self._in_write:
             self.counts.calls.oldest_commit_ms = None
         if self._observes["on_flush"]:
