@@ -399,6 +399,28 @@ def test_a_dead_letter_of_a_former_type_leaves_the_column_its_type(place, old, n
     assert sorted(found) == [*[Decimal(value)] * 2, 7, 9]
 
 
+@pytest.mark.parametrize("mode", ["none", "beside"])
+def test_a_dead_letter_of_former_names_goes_by_the_present_ones(place, mode):
+    one, two = (
+        relation(name, [(key, "int4"), (v, "text")], numbers=(1, 2), key=(key,), oid=100)
+        for name, key, v in (("public.t", "id", "v"), ("public.u", "k", "w"))
+    )
+    source = Model()
+    first, then = source.inserted(one, ["1", "a"]), source.inserted(two, ["2", "b"])
+    place.deliver(first, then, history_mode=mode)
+    with contextlib.closing(place.opened(history_mode=mode)) as letters:
+        source.insert(one, ["3", "c"])
+        source.update(one, ["1"], v="d")
+        letter = batch(source.commit())
+        letter.redelivers = ("1#1",)
+        letters.write(letter)
+        letters.flush()
+    place.deliver(source.inserted(two, ["4", "e"]), history_mode=mode)
+    assert place.rows("u", "k", "w") == [("1", "d"), ("2", "b"), ("3", "c"), ("4", "e")]
+    if mode == "beside":
+        assert len(place.rows("u_history", "k", "w")) == 5
+
+
 @pytest.mark.parametrize("mode", ["delete", "soft"])
 @pytest.mark.parametrize("place", ["file", "duck", "postgres"], indirect=True)
 def test_a_snapshot_gives_a_column_its_type_though_former_rows_do_not_fit(place, mode):

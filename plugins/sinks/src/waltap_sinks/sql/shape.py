@@ -3,7 +3,8 @@
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -102,6 +103,17 @@ class TargetShape:
     def leave_out(self, indexes: Collection[int]) -> None:
         """Leave out the columns at these indexes, except columns of the key."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
+
+    def called(self, name: TargetName, names: Mapping[int, str]) -> "TargetShape":
+        """Return a copy for a table and columns (by number) of other names."""
+        made = copy(self)
+        made.name = name
+        renamed = {
+            c.index: replace(c, name=names.get(c.column.number or 0, c.name)) for c in self.columns
+        }
+        made.columns = tuple(renamed.values())
+        made.key = tuple(renamed[column.index] for column in self.key)
+        return made
 
     def sent(self, row: Tuple) -> tuple[TargetColumn, ...]:
         return tuple(column for column in self.columns if row[column.index] is not UNCHANGED)

@@ -82,7 +82,7 @@ class TargetTables:
         self._types = types
         self._target, self._metadata, self._properties = target, metadata, properties
         self._rebuilds = repairs
-        # Dead letters come again, with the types of their own time.
+        # Dead letters come again, with the names and types of their own time.
         self.redelivers = False
         self._bound: dict[TargetShape, BoundTable] = {}
         # The OID and name of the relation that owns each table.
@@ -134,10 +134,12 @@ class TargetTables:
         return found
 
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
+        known = self._metadata.known.get(shape.relation.oid)
+        if self.redelivers and known is not None:
+            shape = shape.called(known.name, known.columns)
         name, target = shape.name, self._target
         self._claim(shape)  # before any DDL: two sources of one table must not both alter it
         evolves = self._properties.evolution == "basic"
-        known = self._metadata.known.get(shape.relation.oid)
         snapshot_reason = self._release_name(shape, known, renewed=renewed)
         if evolves and known is not None:
             self._rename_table(known, name)
@@ -148,8 +150,6 @@ class TargetTables:
             described = self._create(shape)
             if known is not None and known.name != name:
                 snapshot_reason = f"its rows from before are in {known.name}"
-        elif isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
-            target.index_history(shape)
         if not described.is_table:
             raise SqlTableUnfit(
                 f"{name} is no table", statement=f"DROP VIEW {name}, or another name"
@@ -162,6 +162,8 @@ class TargetTables:
         before = described
         if evolves and self._evolve(shape, described, names, known, renewed=renewed):
             described = self._described(shape) or described
+        if isinstance(shape, HistoryShape) and evolves and not target.transactional_ddl:
+            target.index_history(shape)
         missing = [c.name for c in shape.columns if c.name not in described.columns]
         soft = self._soft(shape)
         if missing or (soft is not None and soft not in described.columns):
@@ -706,6 +708,8 @@ class TargetTables:
         snapshot_reason: str | None,
         names: Mapping[int, str],
     ) -> None:
+        if self.redelivers and known is not None:
+            return
         columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
         present = set(columns.values())
@@ -716,8 +720,6 @@ class TargetTables:
             for column in (each.column for each in shape.columns)
             if column.number is not None
         }
-        if self.redelivers and known is not None:
-            types = {number: known.types.get(number, type_) for number, type_ in types.items()}
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):

@@ -220,7 +220,7 @@ class DuckTarget(SqlTarget):
         values: str = "*",
         renamed: Mapping[str, str] = NO_NAMES,
     ) -> Iterator[None]:
-        """Return a block without the rows and indexes of a table, which ``made`` made again.
+        """Return a block without rows and indexes of a table that ``made`` made again.
 
         Without ``made`` it is as it was, if it has indexes: DuckDB renames nothing that has some.
         ``after`` is its name behind the block, ``renamed`` has new names of columns in lower case.
