@@ -211,7 +211,7 @@ def test_a_bug_shows_where_and_the_traceback_when_asked_for(capsys, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "stream", "code"),
     [("--help", "stdout", 0), ("explain postgres://h/d", "stdout", 0), ("docs schema", "stdout", 0)]
-    + [("explain absent.toml", "stderr", 2)],
+    + [("explain absent.toml", "stderr", 2), ("explain --nope", "stderr", 2)],
 )
 def test_a_reader_that_is_gone_changes_no_exit_code(words, stream, code):
     reader, writer = os.pipe()

@@ -383,7 +383,7 @@ def run() -> None:
         if BrokenPipeError not in {type(end), type(end.__context__)}:  # the library exits for one
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
-        sys.exit(0)
+        sys.exit(2 if isinstance(end.__context__, USAGE_ERROR) else 0)
     except BaseException as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_print_error(error))
 
