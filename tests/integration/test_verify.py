@@ -328,6 +328,14 @@ def test_older_rows_have_a_default_that_the_source_no_longer_knows(destination):
     database.execute("VACUUM FULL older")
     deliver("ALTER TABLE older RENAME a TO b", "UPDATE older SET b = 'new' WHERE id = 2")
     destination.says("--table", "public.older")
+    deliver("CREATE TABLE loose (id int); ALTER TABLE loose REPLICA IDENTITY FULL")
+    deliver("INSERT INTO loose VALUES (1), (2)")
+    deliver(
+        "ALTER TABLE loose ADD t time DEFAULT '10:00', ADD n numeric(9,2) DEFAULT 1.5, "
+        "ADD z timestamptz DEFAULT '2024-01-01 10:00+02', ADD b bytea DEFAULT 'x', ADD o bit DEFAULT B'1'",
+        "DELETE FROM loose WHERE id = 2",
+    )
+    assert "public.loose 1 1" in destination.says("--table", "public.loose")
 
 
 @pytest.mark.parametrize("destination", ["file"], indirect=True)

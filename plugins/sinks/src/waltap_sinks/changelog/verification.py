@@ -1,6 +1,8 @@
 """Read a change log for a comparison."""
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,14 @@ NAN: Final = float("nan")
 
 # Beginnings of Arrow types whose values are no text of the server.
 NESTED: Final = ("list<", "struct<", "map<")
+
+# Beginnings of Arrow types that have no alias, or no cast from text.
+READ: Final[dict[str, Callable[[str], Any]]] = {
+    "binary": bytes.fromhex,
+    "decimal": Decimal,
+    "time64": dt.time.fromisoformat,
+    "timestamp[us, tz": lambda text: pa.array([text]).cast(pa.timestamp("us", "UTC"))[0].as_py(),
+}
 
 
 class CurrentRows:
@@ -342,11 +352,13 @@ def _missing(
 
 
 def _value(column: ColumnEntry) -> Any:
+    """Return the value of older rows as a segment would have it."""
     assert column.missing is not None
-    if column.arrow == "binary":
-        return bytes.fromhex(column.missing)
+    for kind, read in READ.items():
+        if column.arrow.startswith(kind):
+            return read(column.missing)
     try:
-        kind = pa.type_for_alias(column.arrow)
+        known = pa.type_for_alias(column.arrow)
     except ValueError:
         return column.missing
-    return pa.array([column.missing]).cast(kind)[0].as_py()
+    return pa.array([column.missing]).cast(known)[0].as_py()

@@ -137,6 +137,8 @@ def _array(value: Any) -> str:
 
 _READERS: Final[dict[str, Callable[[Any], str]]] = {
     "bool": lambda value: "true" if value else "false",
+    # One bit is a boolean in the change log.
+    "bit": lambda value: str(int(value)) if isinstance(value, bool) else _text(value),
     "float4": lambda value: struct.pack(">f", float(value)).hex(),
     "float8": lambda value: struct.pack(">d", float(value)).hex(),
     "numeric": _decimal,
