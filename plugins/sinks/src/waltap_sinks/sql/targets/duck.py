@@ -317,7 +317,9 @@ class DuckTarget(SqlTarget):
 
     def error_text(self, error: BaseException) -> str:
         # The message of a constraint names the values of a key.
-        return super().error_text(error).partition(' key "')[0]
+        text, _, rest = super().error_text(error).partition(' key "')
+        found = re.search(r'" (violates [a-z ]+ constraint)', rest)
+        return f"{text} key {found[1]}" if found else text
 
 
 class _DuckCursor:
