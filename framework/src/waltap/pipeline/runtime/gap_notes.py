@@ -60,8 +60,8 @@ class GapNotes:
     ) -> str:
         """Store a certificate for the changes after ``offset``, up to ``end_lsn``.
 
-        ``error`` is the reason; ``tables`` None means that they are unknown. Return the certificate's path. A failure to store it is logged and never
-        changes how the run ends.
+        ``error`` is the reason; ``tables`` None means that they are unknown. Return the certificate's
+        path. A failure to store it is logged and never changes how the run ends.
         """
         had, now = "", moment(self._now_ms())
         if isinstance(error, DestinationBehind):
