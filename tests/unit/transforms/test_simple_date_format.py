@@ -19,6 +19,9 @@ from waltap_transforms.java.dates import SimpleDateFormat
         ("yyyy-MM-dd HH z", "2026-07-01 12 UTC+1", (2026, 7, 1, 12)),
         ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00Z", (2026, 7, 1, 12)),
         ("yyyy-MM-dd HH:mm:ssX", "2026-07-01 12:00:00+02", (2026, 7, 1, 10)),
+        ("YYYY-'W'ww-u", "2026-W05-3", (2026, 1, 28)),
+        ("yyyy ww", "2026 01", (2025, 12, 28)),
+        ("EEE ww YYYY", "Fri 05 2026", (2026, 1, 30)),
     ],
 )
 def test_a_text_is_read_as_java_reads_it(pattern, text, expected):

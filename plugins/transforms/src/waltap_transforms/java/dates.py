@@ -279,6 +279,12 @@ def _instant(fields: dict[str, int]) -> int:
         year = 1 - year
     if "D" in fields and "d" not in fields:
         day = _day_number(year, 1, fields["D"])
+    elif "w" in fields and not {"M", "L", "d"} & fields.keys():
+        # Weeks begin on Sunday, and 1 January is in the first week. A number of a weekday may be
+        # out of range.
+        weeks, weekday = divmod(fields.get("u", 7) - 1, 7)
+        day = _day_number(year, 1, 1)
+        day += 7 * (fields["w"] - 1 + weeks) - (day + 4) % 7 + (weekday + 1) % 7
     else:
         month = fields.get("M", fields.get("L", 1))
         day = _day_number(year, month, fields.get("d", 1))
