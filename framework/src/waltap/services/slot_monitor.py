@@ -7,6 +7,7 @@ confirms only durable positions.
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -200,6 +201,7 @@ class SlotMonitor:
         self._lock = threading.Lock()
         # Between two readings, under the lock.
         self._readings: deque[SlotReading] = deque(maxlen=MOST_READINGS)
+        self._read_at = -math.inf
         self._due = self._paused = self._disk_reported = False
         self._action = self._reported = ""
         self._confirm_now = threading.Event()
@@ -227,6 +229,7 @@ class SlotMonitor:
             if len(readings) > 1 and now - readings[-2][0] < WINDOW_S / MOST_READINGS:
                 readings.pop()  # faster ones replace the last one, so that the window fits the deque
             readings.append((now, slot))
+            self._read_at = now
             predicted = forecast(readings, self._budget(slot))
             limit = predicted.limit
             crossing = None if limit is None else self._thresholds.update(limit.used)
@@ -327,8 +330,7 @@ class SlotMonitor:
             self._notify("SLOT_DROPPED", **_members(health), gap=self._given_up.problem)
 
     def _outdated(self) -> bool:
-        readings, now = self._readings, self._clock.monotonic()
-        return not readings or now - readings[-1][0] >= 1.5 * self._every_s
+        return self._clock.monotonic() - self._read_at >= 1.5 * self._every_s
 
     # --- judging, under the lock -------------------------------------------------------------------
 

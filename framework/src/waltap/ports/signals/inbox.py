@@ -149,7 +149,7 @@ def parsed_signal(data: bytes, where: str) -> Signal | None:
     try:
         item = json.loads(data)
         identifier, kind, given = str(item["id"]), item["type"], item.get("data")
-        f"{identifier}{kind}{given}".encode()  # JSON may have halves of characters
+        json.dumps(item, ensure_ascii=False).encode()  # JSON may have halves of characters
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         _leave_out(f"{where} is not a JSON object with id and type")
         return None
