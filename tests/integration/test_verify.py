@@ -338,6 +338,22 @@ def test_older_rows_have_a_default_that_the_source_no_longer_knows(destination):
     assert "public.loose 1 1" in destination.says("--table", "public.loose")
 
 
+@pytest.mark.parametrize("destination", ["changelog"], indirect=True)
+def test_changes_count_by_the_key_that_the_table_had(destination):
+    deliver = destination.pipeline.deliver
+    deliver("CREATE TABLE rekeyed (id int PRIMARY KEY, k text NOT NULL)")
+    deliver("INSERT INTO rekeyed VALUES (1, 'a'), (2, 'b')", "UPDATE rekeyed SET k = 'c'||id")
+    deliver(
+        "ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (k)",
+        "INSERT INTO rekeyed VALUES (3, 'd')",
+    )
+    assert "public.rekeyed 3 3" in destination.says("--table", "public.rekeyed")
+    deliver(
+        "ALTER TABLE rekeyed DROP COLUMN k, REPLICA IDENTITY FULL", "UPDATE rekeyed SET id = id + 1"
+    )
+    assert "public.rekeyed 3 3" in destination.says("--table", "public.rekeyed")
+
+
 @pytest.mark.parametrize("destination", ["file"], indirect=True)
 def test_rows_and_columns_that_are_not_published_are_not_missed(destination):
     database = destination.database

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +50,12 @@ class CurrentRows:
     Without a key the rows are a multiset.
     """
 
-    def __init__(self, columns: Sequence[str], key: Sequence[str]) -> None:
+    def __init__(
+        self, columns: Sequence[str], key: Sequence[str], present: int | None = None
+    ) -> None:
         self._columns = tuple(columns)
+        # The first so many columns exist; others are dropped ones, of earlier keys.
+        self._present = present
         self._indexes = {name: n for n, name in enumerate(columns)}
         self._key = [self._indexes[name] for name in key]
         self._keyed: dict[Key, list[Any]] = {}
@@ -67,6 +72,16 @@ class CurrentRows:
             for row, count in self._bag.values():
                 for _ in range(count):
                     yield row
+
+    def identify(self, key: Sequence[str]) -> None:
+        """Identify the rows by another key from now on."""
+        indexes = [self._indexes[name] for name in key]
+        if indexes == self._key:
+            return
+        rows, self._key = list(self.rows()), indexes
+        self._keyed, self._bag, self._transaction = {}, {}, None
+        for row in rows:
+            self._put(list(row), (), new=False, second=False) if key else self._count(list(row), 1)
 
     def apply(
         self, operation: str, row: Mapping[str, Any], *, transaction: object, second: bool
@@ -94,7 +109,7 @@ class CurrentRows:
         return tuple([_hashable(values[n]) for n in self._key])
 
     def _count(self, row: list[Any], by: int) -> None:
-        written = repr(row)  # lists do not hash, and NaN equals nothing
+        written = repr(row[: self._present])  # lists do not hash, and NaN equals nothing
         remaining = self._bag.get(written, (row, 0))[1] + by
         if remaining > 0:
             self._bag[written] = row, remaining
@@ -298,30 +313,27 @@ class ComparableLog:
         self, logged: LoggedTable, entry: TableEntry, names: Sequence[str]
     ) -> Iterable[Sequence[Any]]:
         """Return the present rows of a table, with columns as in ``entry``."""
-        # The table's own key, also where a comparison leaves out a column of it.
-        live = CurrentRows(list(dict.fromkeys((*names, *entry.key))), entry.key)
         present = {c.number: c for c in entry.columns if c.number is not None}
-        for epoch, run in as_read(logged.entries, self._complete, skip_replaced=True):
-            called = _present_names(run.columns, present)
+        runs = [
+            (epoch, run, _present_names(run.columns, present))
+            for epoch, run in as_read(logged.entries, self._complete, skip_replaced=True)
+        ]
+        # The table's own keys, also where a comparison leaves out a column of them.
+        keys = [tuple([called.get(name, name) for name in run.key]) for _, run, called in runs]
+        there = {column.name for column in entry.columns}
+        columns = sorted(dict.fromkeys((*names, *chain(*keys))), key=lambda name: name not in there)
+        live = CurrentRows(columns, (), len(there.intersection(columns)))
+        for (epoch, run, called), key in zip(runs, keys, strict=True):
+            live.identify(key)
             missing = _missing(run.columns, entry.columns, logged.missing)
-            gone = {
-                column.name  # a new column may have its name
-                for column in run.columns
-                if column.number is not None and column.number not in present
-            }
             for segment in run.segments:
                 table = self._log.store.read_parquet(segment.path)
                 for row in table.to_pylist():
-                    values = {
-                        called.get(name, name): value
-                        for name, value in row.items()
-                        if name not in gone
-                    }
+                    values = {called.get(name, name): value for name, value in row.items()}
                     for name, value in missing.items():
                         values.setdefault(name, value)
                     if values.get("_unchanged"):
-                        unsent = [name for name in values["_unchanged"] if name not in gone]
-                        values["_unchanged"] = [called.get(name, name) for name in unsent]
+                        values["_unchanged"] = [called.get(n, n) for n in values["_unchanged"]]
                     live.apply(
                         row["_op"],
                         values,
@@ -332,13 +344,15 @@ class ComparableLog:
 
 
 def _present_names(
-    columns: Sequence[ColumnEntry], present: dict[int, ColumnEntry]
+    columns: Sequence[ColumnEntry], present: Mapping[int, ColumnEntry]
 ) -> dict[str, str]:
-    """Return the new names of renamed columns."""
+    """Return the new names of renamed columns; a new column may have a dropped one's."""
     return {
         column.name: present[column.number].name
+        if column.number in present
+        else f"{column.name}@{column.number}"
         for column in columns
-        if column.number in present and present[column.number].name != column.name
+        if column.number is not None
     }
 
 
