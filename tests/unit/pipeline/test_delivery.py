@@ -288,6 +288,22 @@ def test_the_signals_of_a_batch_that_failed_are_not_stored(monkeypatch):
     assert rig.store.load().signals == {"queue": ["asked"]}
 
 
+def test_signals_are_stored_once_all_that_the_sink_was_given_is_durable():
+    """Rows of an incremental snapshot move no position, and a sink may keep them to itself."""
+    sink, (one, two) = LagsBehind(), transactions(2)
+    rig = Rig(sink=sink)
+    rig.delivery.write([one])
+    rig.delivery.write([two], signals={"queue": ["asked"]})
+    for sink.durable, stored in ((Position(0x10), None), (sink.accepted, {"queue": ["asked"]})):
+        rig.delivery.flush()
+        rig.delivery.keep_signals()
+        assert getattr(rig.store.load(), "signals", None) == stored
+    rig.delivery.write([Heartbeat(ts=1)], signals={"queue": []})
+    sink.durable = sink.accepted
+    rig.delivery.flush()
+    assert rig.store.load().signals == {"queue": []}
+
+
 def test_a_sink_beyond_the_offset_that_takes_no_new_change_is_flushed(monkeypatch):
     one, two, three = transactions(3)
     sink, ahead = OnePosition(), Position(two.end_lsn)

@@ -374,7 +374,9 @@ class SinkWriter:
                 self._on_durable()
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
-        elif self._acknowledging is not None and signals != self.offset.signals:
+        elif self._acknowledging is None:
+            self.keep_signals()
+        elif signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
         if ended:
             self.store(self._reading.ended(self.offset, self.partition))
@@ -567,7 +569,8 @@ class SinkWriter:
 
     def keep_signals(self) -> None:
         """Store ``signals`` if every batch is durable; else the next flush does."""
-        if self.unflushed_since is None and self.signals != self.offset.signals:
+        durable = self.written == self.offset.positions or not self._promises
+        if self.unflushed_since is None and durable and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
     def maintain(self) -> None:
