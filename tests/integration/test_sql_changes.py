@@ -271,6 +271,25 @@ def test_a_key_becomes_wider_beside_an_index(place):
     assert place.rows("t", "id", "v") == [("1", "9999999999"), ("9999999999", "7")]
 
 
+def test_a_key_of_more_columns_is_found_by_its_index(place):
+    columns = [("id", "int4"), ("n", "int4"), ("note", "text")]
+    one, two = (relation("public.t", columns, key=key) for key in (("id",), ("n", "id")))
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "5", "a"]))
+    source.insert(two, ["2", "5", "b"], ["3", "5", "c"])
+    source.update(two, ["5", "1"], note="d")
+    source.update(two, ["5", "2"], ["note"], n="6")
+    part = source.commit()
+    place.execute(str(place.refuses(SqlTableUnfit, part).fields["statement"]))
+    place.deliver(part)
+    with contextlib.closing(place.opened()) as target:
+        source.rows[two.name].pop()
+        target.write(batch(source.inserted(two, ["3", "5", "e"])))  # there it is already
+    assert place.rows("t", "n", "id", "note") == [
+        ("5", "1", "d"), ("5", "3", "e"), ("6", "2", "b"),
+    ]  # fmt: skip
+
+
 def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
     one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
     source = Model()

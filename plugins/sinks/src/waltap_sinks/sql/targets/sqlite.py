@@ -3,11 +3,13 @@
 import datetime as dt
 import math
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy
 
 from waltap.base.import_rules import pa
+from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
     SqlColumnMissing,
@@ -20,6 +22,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.shape import TargetColumn, TargetName, with_suffix
 from waltap_sinks.sql.targets.target import (
+    BoundTable,
     ExistingColumn,
     SqlTarget,
     TargetDescription,
@@ -29,6 +32,9 @@ from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
 
 # A REAL has so many exact digits; longer numbers are stored as text.
 EXACT_DIGITS: Final = 15
+
+# SQLite says so of an index that has the INTEGER PRIMARY KEY beside others.
+NO_INDEX: Final = "ON CONFLICT clause does not match"
 
 # SQLite's driver has one class for these failures, so their texts decide.
 MEANINGS: Final = (
@@ -181,6 +187,24 @@ class SqliteTarget(SqlTarget):
 
     def moment(self, ts: int) -> object:
         return _moment(instant(ts))
+
+    def upsert(self, table: BoundTable, rows: Sequence[Tuple], *, keep: bool = False) -> int:
+        try:
+            return super().upsert(table, rows, keep=keep)
+        except sqlite3.OperationalError as error:
+            if keep or NO_INDEX not in str(error):
+                raise
+            return self._update(table, table.shape.columns, rows, "")
+
+    def update(
+        self, table: BoundTable, columns: Sequence[TargetColumn], rows: Sequence[Tuple]
+    ) -> int:
+        try:
+            return super().update(table, columns, rows)
+        except sqlite3.OperationalError as error:
+            if NO_INDEX not in str(error):
+                raise
+            return self._update(table, columns, rows, "")
 
     def same(self, name: str) -> str:
         return f"{name} IS %s"
