@@ -599,7 +599,7 @@ def test_a_column_with_the_name_of_the_soft_deletes_is_refused_until_its_remedy(
     odd = relation("public.odd", [("id", "int4"), ("deleted_at", "date")])
     part = Model().inserted(odd, ["1", "2024-01-01"])
     refused = place.refuses(SqlOwnColumnTaken, part, "deleted_at", delete_mode="soft")
-    assert "set soft.delete.column to another" in str(refused)
+    assert "set soft.delete.column = waltap_deleted_at" in str(refused)
     place.deliver(part, delete_mode="soft", soft_delete_column=refused.fields["example"])
     assert place.rows("odd", "deleted_at", "waltap_deleted_at") == [("2024-01-01", None)]
 
