@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 from tests.harness.changelog import context, relation
 from tests.harness.handed import ITEMS, Chunk, rows
 from tests.harness.handed_snapshot import AssignedSnapshots
+from tests.harness.meanwhile import in_background
+from tests.harness.pipeline import until
 from tests.harness.spark import Died, dying
 
 from waltap.changes.decode.relation import Relation
@@ -19,7 +21,7 @@ from waltap_spark.apply.applier import OutputApplier
 from waltap_spark.apply.snapshot_splits import TableSplits, splits_of
 from waltap_spark.config.column_names import ColumnNames
 from waltap_spark.config.options import ApplyOptions
-from waltap_spark.errors import ChunkSourceUnreachable, RowsAwaited
+from waltap_spark.errors import ChunkSourceUnreachable, ChunksRefused, RowsAwaited
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.formats.work import TableWriter
 from waltap_spark.read.live import LiveTables
@@ -124,6 +126,19 @@ def test_tables_have_the_rows_of_the_snapshot_and_none_that_came_later(made, dat
     assert {name: state.tables[name].rows_of_splits for name in ROWS} == ROWS
     with pytest.raises(RowsInExternalSnapshot, match="WT-5112 .*public.big"):
         rig.log.rows("public", "big")
+
+
+def test_ddl_that_waits_for_a_snapshot_ends_it(made, database):
+    """Tasks wait behind it, and it waits for the engine, which waits for the tasks."""
+    rig = made()
+    rig.pipeline.settings["snapshot.lock.timeout.ms"] = 50
+    waits = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'big'::regclass"
+    with rig.engine("one"):
+        done = in_background(database.execute, "ALTER TABLE big ADD more int")
+        until(lambda: database.execute(waits), "DDL that waits")
+        with pytest.raises(ChunksRefused, match=r"WT-4003 DDL of public\.big waits"):
+            rig.apply()
+    done.result(60)
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])

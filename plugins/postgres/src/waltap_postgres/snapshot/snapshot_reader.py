@@ -86,6 +86,10 @@ class PostgresChunk(SnapshotChunk):
             now = self.catalogue(connection, self.properties)
             with closing(self.reading(now, watching)) as transaction:
                 transaction.join(self.given, self.seen, {self.target.oid: self.shape})
+                # DDL that waits for the engine's lock would stop this reader and the engine for
+                # ever: it is ahead in the queue, and the engine waits for these rows.
+                wait_ms = self.properties.snapshot_lock_timeout_ms
+                transaction.session.execute(f"SET LOCAL lock_timeout = {wait_ms}")
                 name = self.relation.name
                 later = partial(overtaken, name, f"{name} was changed while its chunks were read")
                 chosen = {} if self.statement is None else {name: self.statement}

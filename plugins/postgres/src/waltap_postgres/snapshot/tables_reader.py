@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 
 MOST_TRIES = 20
-# SQLSTATEs: snapshot too old; undefined column.
+# SQLSTATEs: lock timeout; snapshot too old; undefined column.
+LOCKED = "55P03"
 TOO_OLD = "72000"
 NO_COLUMN = "42703"
 
@@ -289,6 +290,8 @@ def failed(target: SnapshotTable, error: SourceError) -> SnapshotError:
             table=name,
             rows=target.published.rows,
         )
+    if error.fields.get("sqlstate") == LOCKED:
+        return TableOvertaken(f"DDL of {name} waits for the snapshot to end", table=name)
     if error.fields.get("sqlstate") == TOO_OLD:
         return SnapshotTooOld(f"{name} could not be read to its end: {error.problem}")
     return SnapshotReadFailed(f"{name} could not be read: {error.problem}", table=name)
