@@ -296,7 +296,6 @@ def test_signals_are_stored_once_all_that_the_sink_was_given_is_durable():
     rig.delivery.write([two], signals={"queue": ["asked"]})
     for sink.durable, stored in ((Position(0x10), None), (sink.accepted, {"queue": ["asked"]})):
         rig.delivery.flush()
-        rig.delivery.keep_signals()
         assert getattr(rig.store.load(), "signals", None) == stored
     rig.delivery.write([Heartbeat(ts=1)], signals={"queue": []})
     sink.durable = sink.accepted

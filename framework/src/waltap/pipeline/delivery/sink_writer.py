@@ -375,7 +375,9 @@ class SinkWriter:
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
         elif self._acknowledging is None:
-            self.keep_signals()
+            # Else the sink may have kept rows to itself.
+            if self.written == self.offset.positions:
+                self.keep_signals()
         elif signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
         if ended:
@@ -569,8 +571,7 @@ class SinkWriter:
 
     def keep_signals(self) -> None:
         """Store ``signals`` if every batch is durable; else the next flush does."""
-        durable = self.written == self.offset.positions or not self._promises
-        if self.unflushed_since is None and durable and self.signals != self.offset.signals:
+        if self.unflushed_since is None and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
     def maintain(self) -> None:
