@@ -453,3 +453,20 @@ def test_columns_that_leave_the_key_are_null_from_then_on(place, key):
     else:
         finish(sink, second)
     assert place.rows("t", "id", "k", "m", "v") == [("1", "a", "b", "x"), ("2", None, None, "y")]
+
+
+@pytest.mark.parametrize("numbers", [(2, 3), (3, 2)])
+def test_a_dead_letter_with_another_column_of_a_name_leaves_each_its_values(place, numbers):
+    columns = [("id", "int4"), ("v", "text")]
+    one, two = (relation("public.t", columns, numbers=(1, n), oid=100) for n in numbers)
+    now = one if numbers[0] == 3 else two
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "a"]))
+    with contextlib.closing(place.opened()) as letters:
+        letter = batch(source.inserted(two, ["2", "b"]))
+        letter.redelivers = ("1#1",)
+        letters.write(letter)
+        letters.flush()
+    place.deliver(source.inserted(now, ["3", "c"]))
+    first, second = ("a", None) if now is one else (None, "b")
+    assert place.rows("t", "id", "v") == [("1", first), ("2", second), ("3", "c")]

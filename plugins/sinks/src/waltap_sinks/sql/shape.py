@@ -104,10 +104,10 @@ class TargetShape:
         """Leave out the columns at these indexes, except columns of the key."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
-    def called(self, name: TargetName, names: Mapping[int, str]) -> "TargetShape":
+    def called(self, name: TargetName, source: str, names: Mapping[int, str]) -> "TargetShape":
         """Return a copy for a table and columns (by number) of other names."""
         made = copy(self)
-        made.name = name
+        made.name, made.source = name, source or self.source
         renamed = {
             c.index: replace(c, name=names.get(c.column.number or 0, c.name)) for c in self.columns
         }

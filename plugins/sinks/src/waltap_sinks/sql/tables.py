@@ -136,7 +136,7 @@ class TargetTables:
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
         known = self._metadata.known.get(shape.relation.oid)
         if self.redelivers and known is not None:
-            shape = shape.called(known.name, known.columns)
+            shape = shape.called(known.name, known.source, known.columns)
         name, target = shape.name, self._target
         self._claim(shape)  # before any DDL: two sources of one table must not both alter it
         evolves = self._properties.evolution == "basic"
@@ -708,8 +708,6 @@ class TargetTables:
         snapshot_reason: str | None,
         names: Mapping[int, str],
     ) -> None:
-        if self.redelivers and known is not None:
-            return
         columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
         present = set(columns.values())
@@ -720,6 +718,8 @@ class TargetTables:
             for column in (each.column for each in shape.columns)
             if column.number is not None
         }
+        if self.redelivers and known is not None:
+            types |= known.types
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
         if not isinstance(shape, HistoryShape):
