@@ -55,8 +55,10 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
         self._log = options.log()
         self._planner = TaskPlanner(self._log, options, struct, known)
         self._identity = self._log.identity()
-        # Offsets name a first LSN only until the stream has passed it.
-        self._first: QueryStart | None = None
+        # Offsets name a first LSN only until the stream has passed it. Offsets of earlier releases name
+        # no time, so the option counts with them.
+        moment = options.start.time
+        self._first = None if moment is None else QueryStart(0, time=moment)
         self._target: LogPosition | None = None
         self._passed: tuple[LogPosition, LogPosition] | None = None
         self._at: tuple[LogPosition, int | None] | None = None
@@ -72,10 +74,10 @@ class ChangeLogStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvaila
             self._log.readers.register(self._options.reader, log_position, by="Spark")
             # retention may have removed the log's beginning before it knew the reader
             log_position = start_log_position(self._log, start, last)
-        if start.lsn is not None or start.time is not None:
+        if start.lsn is not None:
             # An LSN that is given before the log has anything is of its first epoch.
             epoch = 1 if last is None else last.log_position.epoch
-            self._first = QueryStart(epoch, start.lsn, start.time)
+            self._first = QueryStart(epoch, start.lsn)
         return self._offset(log_position)
 
     def _offset(self, log_position: LogPosition) -> dict[str, Any]:
