@@ -7,6 +7,7 @@ mistake, unless it is a property of Debezium's without effect here.
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -180,13 +181,13 @@ class _ProfileResolver:
             exactly_once(sink, self._flat, self._sink)
         formats = FormatResolver(self._tables, flat, header_format(self._raw, sink))
         form = formats.chosen(choice, self._types.get("format"))
-
         name = findings.name = self._name(choice)
         if not self._raw.debezium:
             flat.settings.setdefault("topic.prefix", GivenProperty("topic.prefix", name, "name"))
         self._defaults_of(connector)
         capture = flat.model("capture", CaptureProperties)
         engine = flat.model("engine", EngineProperties)
+        name = findings.name = self._name(choice, engine)
         parts = {
             "connector": self._component("connector", connector, flat),
             "decoder": self._component("decoder", decoder, flat),
@@ -543,14 +544,20 @@ class _ProfileResolver:
                 self._findings.add_problem("topic.naming.strategy", str(cause), value=spec.name)
         return component
 
-    def _name(self, choice: SelectionProperties) -> str:
-        """Return the pipeline's name, which differs for Debezium files with other slots."""
+    def _name(self, choice: SelectionProperties, engine: EngineProperties | None = None) -> str:
+        """Return the pipeline's name, which differs for Debezium files with other slots.
+
+        With ``engine`` a state folder of an earlier version, which filled no placeholders, counts.
+        """
         name = choice.name or self._raw.stem
         if self._raw.debezium and not choice.name:
-            given = (self._flat.settings.get(key) for key in ("topic.prefix", "slot.name"))
+            given = [self._flat.settings.get(key) for key in ("topic.prefix", "slot.name")]
+            found = [setting for setting in given if setting]
+            former = pipeline_name("-".join(str(each.value) for each in found) or name)
+            if engine is not None and os.path.isdir(engine.state_dir / former):  # noqa: PTH112 - raises none
+                return former
             with suppress(SecretMissing):  # the property's model reports it
-                parts = (str(self._findings.filled(setting)) for setting in given if setting)
-                name = "-".join(parts) or name
+                name = "-".join(str(self._findings.filled(each)) for each in found) or name
         return pipeline_name(name)
 
 
