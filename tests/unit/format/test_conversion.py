@@ -24,6 +24,7 @@ from waltap.changes.transactions.transaction import Batch, TransactionPart
 from waltap.encoders.format.conversion import with_one_converter
 from waltap.encoders.format.converted import ConvertedFormat, RecordConverters
 from waltap.encoders.format.format import FormatContext
+from waltap.encoders.json.codec import MISFITS
 from waltap.pipeline.stages.conversions import ColumnConversions, ConverterFailed
 from waltap_formats.avro.rows import FEWEST
 from waltap_testing.installed import installed_types
@@ -109,6 +110,14 @@ def test_avros_quick_rows_are_those_of_its_general_way(schema, value):
     batch = conversions(Batch(parts=[part(*inserts)], position=Position(99), events=len(rows)))
 
     assert rendered(batch.parts, made, straight=True) == rendered(batch.parts, made, straight=False)
+
+
+@pytest.mark.parametrize("other", [5, "ab", None])
+def test_avros_bytes_outside_of_a_record_are_nothing_else(other):
+    encode = UnregisteredAvro(straight=True).encoder("t", BYTES)
+    assert encode(b"ab") == b"\0\0\0\0\1ab"
+    with pytest.raises(MISFITS):
+        encode(other)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])

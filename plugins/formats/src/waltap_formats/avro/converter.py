@@ -35,8 +35,8 @@ class AvroConverter(RegistryConverter[AvroProperties]):
         if schema.kind is ConnectKind.BYTES and not schema.optional:
             # Confluent's serialiser writes bytes outside of a record without their length.
             null = schema.default if self.defaults else None
-            write = refusing_null(bytes, "the value", schema)
-            return lambda value: prefix + write(null if value is None else value)
+            write = refusing_null(prefix.__add__, "the value", schema)
+            return lambda value: write(null if value is None else value)
         return lambda value: prefix + write(value)
 
     def keys(self, shape: TableShape, *, read: bool) -> WriteKeys | None:
