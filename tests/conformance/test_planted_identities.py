@@ -207,13 +207,25 @@ class KeepsWhatAnInterruptedSnapshotLeft(Initial):
             self.tables = None
 
 
-@MODES.found_by(READ)
-class ReadsItsFirstTableForEach(Initial):
-    known = None
+@MODES.right
+class KeepsStatements(Initial):
+    """It knows a table by its OID. Right as it is."""
+
+    relations = (msgspec.structs.replace(MARKED[0], oid=1),)
+
+    def __init__(self):
+        self.known = {}
+
+    def key(self, table):
+        return table.oid
 
     def query(self, table, _start):
-        self.known = self.known or f"TABLE {sql_name(table.schema, table.table)}"
-        return self.known
+        return self.known.setdefault(
+            self.key(table), f"TABLE {sql_name(table.schema, table.table)}"
+        )
+
+
+MODES.plant("ReadsItsFirstTableForEach", READ, key=lambda *_: 0)
 
 
 class TestPlantedSnapshotters(FindsFaults):

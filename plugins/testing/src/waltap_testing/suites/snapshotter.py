@@ -37,6 +37,7 @@ EVERYTHING = tuple(
     for offset, incomplete, available in product((False, True), repeat=3)
 )
 WORDS = {"yes": True, "no": False}
+OIDS_END = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,17 @@ class SnapshotterRig:
         return self.spec.factory(self.properties)
 
     def tables(self) -> tuple[Relation, ...]:
-        odd = _relation(2, "My Shop", 'Dots."Quotes"', "Id", "a b")
+        odd = _relation("My Shop", 'Dots."Quotes"', "Id", "a b")
         named = [
             msgspec.structs.replace(each, schema=odd.schema, table=odd.table)
             for each in self.relations
         ]
-        return (_relation(1, "public", "orders", "id", "total"), odd, *self.relations, *named)
+        own = _relation("public", "orders", "id", "total"), odd, *named
+        # A mode may know tables by their OIDs.
+        numbered = (
+            msgspec.structs.replace(each, oid=OIDS_END - n) for n, each in enumerate(own, 1)
+        )
+        return (*self.relations, *numbered)
 
     def starts(self) -> Iterator[SnapshotStart]:
         """Return the starts that read tables.
@@ -251,9 +257,9 @@ def _assert_statement_of(statement: str, table: Relation) -> None:
             assert not found, f"{name} needs quotes, and doubled ones in it: {statement}"
 
 
-def _relation(oid: int, schema: str, table: str, *columns: str) -> Relation:
+def _relation(schema: str, table: str, *columns: str) -> Relation:
     named = tuple(Column(name=name, type_oid=20, number=n) for n, name in enumerate(columns, 1))
-    return Relation(oid=oid, schema=schema, table=table, columns=named, primary_key=columns[:1])
+    return Relation(oid=0, schema=schema, table=table, columns=named, primary_key=columns[:1])
 
 
 def _answer(snapshotter: Snapshotter, known: SnapshotFacts) -> tuple[bool, bool] | str:
