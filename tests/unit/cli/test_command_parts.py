@@ -470,7 +470,7 @@ def test_a_folder_has_the_pipelines_of_its_profiles_or_of_its_states(tmp_path):
     (profiles / "other.toml").write_text("[project]\nname = 'x'\n")
     (profiles / "dotted.TOML").write_text("source.type = 'postgres'\n")
     (profiles / "strimzi.yaml").write_text("kind: KafkaConnector\n")
-    (profiles / "other.yaml").write_text("a: 1\n")
+    (profiles / "other.yaml").write_text("a: 1  # for a KafkaConnector\n")
     named = ["dotted", "first", "strimzi", "torn"]
     assert [each.name for each in members(profiles, Host())] == named
     found = {each.name: each for each in members(profiles, Host())}

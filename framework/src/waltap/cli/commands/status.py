@@ -31,7 +31,8 @@ from waltap.services.monitor.views import at_rest_view, overview, run_view
 WATCH_S = 2.0
 SOURCE = re.compile(
     r"""^\s*\[\s*["']?source["']?\s*\]|^\s*source\s*\.\s*type\b"""
-    r"|connector\.class|^\s*(%prod\.)?debezium\.source\.|\bKafkaConnector\b",
+    r"|connector\.class|^\s*(%prod\.)?debezium\.source\."
+    r"""|\bkind["']?\s*:\s*["']?KafkaConnector\b""",
     re.MULTILINE,
 )
 """Text that only profiles have: a folder may contain other files of these suffixes."""
