@@ -282,9 +282,9 @@ class MysqlTarget(SqlTarget):
 
     def widened(self, existing: str, wanted: str) -> bool | None:
         old, new = (text.partition(" ")[0] for text in (existing, wanted))
-        if old == "longtext":  # it takes only bytes that are text
-            return new.startswith(BYTES)
-        return is_wider(old, new, WIDER, unlimited=False)
+        # A text holds all values but bytes that are no text.
+        holds = old == "longtext" and not new.startswith(BYTES)
+        return False if holds else is_wider(old, new, WIDER, unlimited=False)
 
     def common_type(self, existing: str, wanted: str) -> str:
         return wanted if wanted.startswith(BYTES) else super().common_type(existing, wanted)
