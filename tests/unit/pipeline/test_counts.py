@@ -82,6 +82,9 @@ def test_counts_go_on_behind_what_a_sink_itself_has_of_a_transaction(several):
     numbers = [0, 2, 3, 5, 6, 7, 8]
     first, rest = whole.with_only([whole.changes[n] for n in numbers], numbers).split(2)
     ahead = whole.split(6)[0].position(start)
+    there = TransactionCounts(
+        commit_lsn=ahead.commit_lsn, index=6, total=4, collections={"items": 4}
+    )
     rig = Rig(order=order, render=CountsChanges(order), delivered=Positions({SOLE: ahead}))
     if several:
         branch = PositionedBranch(**rig.parts)
@@ -97,6 +100,7 @@ def test_counts_go_on_behind_what_a_sink_itself_has_of_a_transaction(several):
         second, third = rest.split(3)
         more = Batch(parts=[second], position=second.position(start), events=3)
         branch.write(more)
+        assert branch.own_progress().counted == there
         branch.write(msgspec.structs.replace(more))  # the stream returns to the slowest sink
         branch.write(Batch(parts=[third], position=third.position(start), events=2))
     else:
@@ -106,10 +110,14 @@ def test_counts_go_on_behind_what_a_sink_itself_has_of_a_transaction(several):
         assert isinstance(counted, TransactionCounts)
         assert (counted.index, counted.total) == (3, 2)
         stored = {"position": Position(0x20), "order": order, "render": CountsChanges(order)}
-        rig = Rig(delivered=Positions({SOLE: ahead}), **stored)
+        sink = LagsBehind()
+        sink.accepted = ahead.passed(0x20)
+        rig = Rig(sink=sink, delivered=Positions({SOLE: ahead}), **stored)
         rig.delivery.write([first])
         rig.delivery.write([rest])
         assert rig.delivery.counts.events == 3
+        assert rig.delivery.flush() == {SOLE: sink.durable}
+        assert rig.delivery.offset.sole.counted == there
     assert order.total == 7
 
 

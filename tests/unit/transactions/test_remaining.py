@@ -73,6 +73,12 @@ def test_rows_and_signs_of_life_remain():
     assert remaining([beat], Position(1000)) == [beat]
 
 
+def test_wal_that_came_before_moves_no_place_inside_a_transaction():
+    """It may have been prepared before the end of what was delivered (``two_phase_at``)."""
+    at = Position(100, 90, 2)
+    assert at.passed(90) == at.passed(100) == at
+
+
 @given(streams(), st.data())
 def test_what_is_undelivered_moves_the_position_of_the_destination_on(parts, data):
     """What ended at that position does not come again: the table list is another one."""

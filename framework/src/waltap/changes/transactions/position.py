@@ -23,10 +23,11 @@ class Position(msgspec.Struct, frozen=True, order=True, gc=False):
 
     def passed(self, lsn: int) -> "Position":
         """Return the position after WAL without changes up to ``lsn``."""
-        end_lsn = max(self.end_lsn, lsn)
+        if lsn <= self.end_lsn:
+            return self
         # The rest of the transaction that it is within comes later.
-        within = self.index and end_lsn <= self.commit_lsn
-        return Position(end_lsn, self.commit_lsn, self.index) if within else Position(end_lsn)
+        within = self.index and lsn <= self.commit_lsn
+        return Position(lsn, self.commit_lsn, self.index) if within else Position(lsn)
 
     def __str__(self) -> str:
         text = lsn_text(self.end_lsn)

@@ -326,12 +326,12 @@ class PositionedBranch(SinkBranch):
     def _count(self, batch: Batch, written: Position) -> None:
         """Count the events of a transaction that the sink itself has."""
         before = self._counted_to.get(batch.partition, written)
-        left_out = within(batch, before, written)
-        if before < written and left_out.parts:
+        if before < written and (left_out := within(batch, before, written)).parts:
             self.rendered(left_out)
             reached = position_after(transactions_in(left_out.parts), before)
             reached = written if reached.index == written.index else reached
             self._counted_to = self._counted_to.advanced(batch.partition, reached)
+            self._note_counts(batch.partition)
 
     def notify(
         self,

@@ -237,6 +237,7 @@ class SinkWriter:
             counted = within(batch, self.written[batch.partition], ahead)
             if counted.parts:
                 self._branch.rendered(counted)
+                self._note_counts(batch.partition, ahead)
         return undelivered(batch, ahead)
 
     def _note_counts(self, partition: str, position: Position) -> None:
