@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,7 @@ from typing import IO, Any, Final, NoReturn
 import msgspec
 
 from waltap.base.plugin_errors import name_of
+from waltap_testing.damage import evenly
 
 # Audit events of Python that change files or open connections.
 AUDITED = frozenset(
@@ -59,6 +60,8 @@ DRIVERS: Final = frozenset({"sqlite3", "_sqlite3", "_socket", "_ssl", "mmap"})
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 # Seconds of a child.
 LONGEST_S: Final = 60
+# Limits the time of a suite: each kill is a fork.
+MOST_KILLS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,22 @@ def _is_native(called: Any) -> bool:
         module = (owner if isinstance(owner, type) else type(owner)).__module__
     top = (module or "builtins").partition(".")[0]
     return top in DRIVERS or top not in sys.stdlib_module_names
+
+
+def chosen(steps: Sequence[str]) -> list[int]:
+    """Return the steps to kill at, by number from 1.
+
+    File changes and the suite's own marks come first. Native calls are sampled per line of code,
+    since loops make most of them.
+    """
+    acts: list[int] = []
+    lines: dict[str, list[int]] = {}
+    for number, name in enumerate(steps, 1):
+        (lines.setdefault(name, []) if name.startswith(NATIVE) else acts).append(number)
+    acts = evenly(acts, MOST_KILLS)
+    each = max(2, (MOST_KILLS - len(acts)) // max(1, len(lines)))
+    natives = sorted(number for found in lines.values() for number in evenly(found, each))
+    return sorted([*acts, *evenly(natives, MOST_KILLS)])
 
 
 def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:

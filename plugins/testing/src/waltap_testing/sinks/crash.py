@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from waltap.changes.transactions.transaction import Batch, Part, events_in
 from waltap.errors import RetryVerdict, SinkError
 from waltap.ports.sink.sink import Sink
 from waltap_testing.crash import (
-    NATIVE,
+    MOST_KILLS,
     ChildOutcome,
     CrashChild,
     KillPoint,
+    chosen,
     imitated,
     in_child,
     limit_file_size,
@@ -26,9 +27,6 @@ from waltap_testing.crash import (
 from waltap_testing.damage import evenly
 from waltap_testing.sinks.rig import SinkRig, assert_complete, sole
 from waltap_testing.workload import ScriptedWorkload, mixed
-
-# Limits the time of the suite: each kill is a fork and a delivery.
-MOST_KILLS = 32
 
 
 def bare(sink: Sink, position: Position, *parts: Part) -> Batch:
@@ -121,7 +119,7 @@ class SinkCrash:
 def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
     """Yield a crash per step, each with a destination."""
     counted = SinkCrash(new_rig, folder / "whole", KillPoint())
-    for step in _chosen(counted.steps):
+    for step in chosen(counted.steps):
         yield SinkCrash(new_rig, folder / f"step-{step}", KillPoint(step=step))
 
 
@@ -130,26 +128,10 @@ def crashes_of_open(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterato
     whole = SinkCrash(new_rig, folder / "whole", KillPoint())
     flush = KillPoint(step=whole.steps.index("last flush"))
     counted = SinkCrash(new_rig, folder / "counted", flush)
-    for step in evenly(_chosen(counted.open_again(KillPoint())), MOST_KILLS // 2):
+    for step in evenly(chosen(counted.open_again(KillPoint())), MOST_KILLS // 2):
         crash = SinkCrash(new_rig, folder / f"step-{step}", flush)
         crash.open_again(KillPoint(step=step))
         yield crash
-
-
-def _chosen(steps: Sequence[str]) -> list[int]:
-    """Return the steps to kill at, by number from 1.
-
-    File changes and the suite's own marks come first. Native calls are sampled per line of code,
-    since loops make most of them.
-    """
-    acts: list[int] = []
-    lines: dict[str, list[int]] = {}
-    for number, name in enumerate(steps, 1):
-        (lines.setdefault(name, []) if name.startswith(NATIVE) else acts).append(number)
-    acts = evenly(acts, MOST_KILLS)
-    each = max(2, (MOST_KILLS - len(acts)) // max(1, len(lines)))
-    natives = sorted(number for found in lines.values() for number in evenly(found, each))
-    return sorted([*acts, *evenly(natives, MOST_KILLS)])
 
 
 def _delivery(

@@ -25,6 +25,7 @@ from waltap_testing.crash import (
     ChildOutcome,
     CrashChild,
     KillPoint,
+    chosen,
     in_child,
     limit_file_size,
     own_files,
@@ -194,8 +195,8 @@ class OffsetStoreSuite(FolderRigSuite):
         rig.build().store(OLD)
         counted = _in_child(rig, KillPoint())
         assert counted.error is None, counted.error
-        for step, name in enumerate(counted.steps, 1):
-            self._kill(rig, KillPoint(step=step), f"killed before {name}")
+        for step in chosen(counted.steps):
+            self._kill(rig, KillPoint(step=step), f"killed before {counted.steps[step - 1]}")
 
     def test_a_kill_inside_a_write_leaves_the_old_or_the_new(self, rig: OffsetStoreRig) -> None:
         if not (rig.durable and rig.forks):
