@@ -239,6 +239,7 @@ def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
     fan.renew()
     sinks[0].open = lambda: ahead  # it has its position with the rows
     assert fan.open() is None
+    fan.begin(start)
     assert fan.flush() == start
     batch = Batch(parts=[part], position=part.position(start[SOLE]), events=1)
     fan.write(batch)
@@ -417,6 +418,23 @@ def test_a_kill_before_the_offset_is_stored_is_no_offset_that_was_set_lower(tmp_
     fan.open()
     fan.write(batch)
     assert [sink.accepted == batch.position for sink in sinks] == [again, again]
+
+
+def test_sinks_that_outlive_a_connection_promise_what_came_again(tmp_path):
+    """They are not opened again: they have what the next connection repeats."""
+    one, two, three = transactions(3)
+    sinks, start = [LagsBehind(), LagsBehind()], Positions({SOLE: Position(0x10)})
+    fan = two_sinks(tmp_path, *sinks, load=lambda: start)
+    fan.open()
+    rig = Rig(several=fan)
+    rig.delivery.write([one])
+    rig.delivery.write([two, three])
+    assert rig.delivery.flush() == {SOLE: Position(one.end_lsn)}
+    for sink in sinks:
+        sink.durable = sink.accepted
+    rig = Rig(several=fan, position=Position(one.end_lsn))
+    rig.delivery.write([two])
+    assert rig.delivery.flush() == {SOLE: Position(two.end_lsn)}
 
 
 def test_wal_without_changes_takes_no_sink_back_that_is_ahead(tmp_path):

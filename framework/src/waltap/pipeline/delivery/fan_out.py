@@ -116,7 +116,7 @@ class FanOut(Sink):
         If the pipeline continues from an offset, a sink that may be paused and does not open is paused.
         Raises: SinkError.
         """
-        stored = self._written = self._offset = self._load() or Positions()
+        stored = self._load() or Positions()
         progress = self._file.load(stored)
         for branch in self.branches:
             with self._pausing(branch, may=bool(stored)):
@@ -125,6 +125,10 @@ class FanOut(Sink):
             return None
         # The branches get a transaction from its start, to count the events that their sinks have.
         return Positions({n: Position(p.end_lsn) for n, p in self._slowest().items()})
+
+    def begin(self, offset: Positions) -> None:
+        """Record that the changes after ``offset``, which is stored, come next."""
+        self._written = self._offset = offset
 
     def advance(self, partition: str, lsn: int) -> None:
         """Record that no change is left before ``lsn``: each sink has all of them."""

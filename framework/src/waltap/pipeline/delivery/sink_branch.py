@@ -122,6 +122,9 @@ class SinkBranch:
         """Return whether transforms or converters see the rows before the sink."""
         return bool(self.chain.batches)
 
+    def begin(self, offset: Positions) -> None:
+        """Record that the changes after ``offset`` come next."""
+
     def advance(self, partition: str, lsn: int) -> None:
         """Record that no change for the sink is left before ``lsn``."""
 

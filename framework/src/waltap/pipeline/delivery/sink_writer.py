@@ -137,6 +137,7 @@ class SinkWriter:
         self._restart_lsn = 0
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
+        branch.begin(self.written)
         # Others add to the queue, so an empty one is kept, too.
         self._notifications = deque[Notification]() if notifications is None else notifications
         self._notification_topic = notification_topic
