@@ -195,10 +195,8 @@ class PipelineRun:
             "lost for this pipeline is what "
             f"committed behind {begin} up to {lsn_text(end_lsn)}"
         )
-        error, tables = (
-            SlotGivenUp(problem, certificate="the log"),
-            self.state.captured_tables or None,
-        )
+        error = SlotGivenUp(problem, certificate="the log")
+        tables = self.state.captured_tables or None
         if offset is None:
             return error
         where = self.gaps.lost(error, offset, end_lsn=end_lsn, server=offset.first, tables=tables)
