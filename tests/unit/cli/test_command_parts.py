@@ -218,7 +218,7 @@ def test_a_reader_that_is_gone_changes_no_exit_code(words, stream, code):
     os.close(reader)
     process = subprocess.run(
         [sys.executable, "-m", "waltap", *words.split()], check=False, timeout=300,
-        env={**os.environ, "FORCE_COLOR": "1"}, **{stream: writer},
+        env={**os.environ, "FORCE_COLOR": "1", "PYTHONUNBUFFERED": ""}, **{stream: writer},
     )  # fmt: skip
     os.close(writer)
     assert process.returncode == code

@@ -91,6 +91,7 @@ def of_outbox(op: str) -> ConnectRecord:
 
 
 STATE, OUTBOX, DECODED = "extract-new-record-state", "event-router", "decode-message-content"
+VERSION = "table.field.event.schema.version"
 PLACED = "table.fields.additional.placement"
 PARTITIONED = {"partition.payload.fields": "after.kind", "partition.topic.num": "3"}
 MOVED = {"headers": "a", "operation": "move"}
@@ -114,7 +115,7 @@ REFUSED = [
     (OUTBOX, outbox(), {"table.field.event.timestamp": "kind"}, "kind of .* is string, not int64"),
     (OUTBOX, outbox(), {PLACED: "absent:header"}, "no field absent"),
     (OUTBOX, outbox(), {PLACED: "kind:partition"}, "string, not int32"),
-    (OUTBOX, outbox(), {"table.field.event.schema.version": "kind"}, "string, not int32"),
+    (OUTBOX, outbox(), {VERSION: "kind", PLACED: "kind:envelope"}, "string, not int32"),
     (OUTBOX, outbox(), {"route.by.field": "n"}, "n of .* is int32, not string"),
     (OUTBOX, of_outbox("t"), {}, "without a row"),
     (OUTBOX, of_outbox("u"), {"table.op.invalid.behavior": "fatal"}, "updated"),

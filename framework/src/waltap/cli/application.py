@@ -382,10 +382,16 @@ def run() -> None:
     except (BrokenPipeError, SystemExit) as end:
         if BrokenPipeError not in {type(end), type(end.__context__)}:  # the library exits for one
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe
         sys.exit(2 if isinstance(end.__context__, USAGE_ERROR) else 0)
     except BaseException as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_print_error(error))
+    finally:
+        # The interpreter's own flush for a reader that is gone would change the exit code.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _encodable(word: str) -> bool:
