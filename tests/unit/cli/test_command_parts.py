@@ -224,6 +224,22 @@ def test_a_reader_that_is_gone_changes_no_exit_code(words, stream, code):
     assert process.returncode == code
 
 
+def test_a_full_disk_and_a_closed_output_are_no_traceback():
+    command, env = f"{sys.executable} -m waltap", {**os.environ, "PYTHONUNBUFFERED": ""}
+    for line, code, said in (
+        ("--help >/dev/full", 1, "No space left"),
+        ("docs schema >/dev/full", 1, "No space left"),
+        ("--help >&-", 0, ""),
+        ("explain absent.toml >&-", 2, "absent.toml"),
+    ):
+        ended = subprocess.run(
+            f"{command} {line}", shell=True, check=False, capture_output=True, text=True, env=env
+        )
+        assert (ended.returncode, ended.stderr.count(said) >= 1) == (code, True)
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("error:") == bool(code)
+
+
 SHOW = (
     "import atexit, gc, sys\n"
     "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count(), gc.isenabled()))\n"

@@ -386,12 +386,14 @@ def run() -> None:
     except BaseException as error:  # noqa: BLE001 - a user never sees a traceback unasked
         sys.exit(_print_error(error))
     finally:
-        # The interpreter's own flush for a reader that is gone would change the exit code.
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed one is None
             try:
                 stream.flush()
-            except BrokenPipeError:
+            except OSError as error:  # the interpreter's own flush would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                failed = getattr(error.__context__, "code", 0) or isinstance(error, BrokenPipeError)
+                if stream is sys.stdout and not failed:
+                    sys.exit(_print_error(error))
 
 
 def _encodable(word: str) -> bool:
