@@ -1,5 +1,6 @@
 """Delivery: the one rule of offsets, for one partition and for several."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,13 @@ from waltap.changes.decode.message import Message
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionOrder
 from waltap.changes.transactions.position import SOLE, Position, Positions
-from waltap.changes.transactions.transaction import Batch, Heartbeat, Part, TransactionPart
+from waltap.changes.transactions.transaction import (
+    Batch,
+    Heartbeat,
+    Part,
+    SnapshotRows,
+    TransactionPart,
+)
 from waltap.clock import SystemClock
 from waltap.config.pipeline_properties import SinkBranchProperties
 from waltap.encoders.format.format import Format
@@ -32,12 +39,7 @@ from waltap.pipeline.engine.stream_loop import SlotAdvancer
 from waltap.pipeline.stages.partition_reader import PartitionReader
 from waltap.plugins.host import Host
 from waltap.ports.offsets.file_store import MemoryOffsetStore
-from waltap.ports.offsets.offset import (
-    BranchPositions,
-    Offset,
-    PartitionOffset,
-    SinkProgress,
-)
+from waltap.ports.offsets.offset import BranchPositions, Offset, PartitionOffset, SinkProgress
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.source.connector import ChangeStream
@@ -361,13 +363,29 @@ def test_a_sink_that_lost_changes_in_a_pause_is_found_behind(tmp_path, monkeypat
             fan.renew()
             fan.open()
         else:
-            fan.write(Batch(parts=[], position=Position(0x60), events=0, snapshot=True))
+            (part,) = transactions(1)
+            fan.write(Batch(parts=[part], position=part.position(Position(0x60)), events=1))
         fan.flush()
     assert fan.branches[1].paused is not None
     fan.flush()
     sink.there = Position(0x40)
     with pytest.raises(DestinationBehind):
         two_sinks(tmp_path, OnePosition(), sink).open()
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_sink_with_rows_that_no_stream_repeats_is_not_paused(tmp_path, monkeypatch, flushed):
+    sink, (part,) = OnePosition(), transactions(1)
+    fan = two_sinks(tmp_path, OnePosition(), sink)
+    fan.open()
+    rows = SnapshotRows(relation=ITEMS, rows=[], ts=0, lsn=None, xid=None, kind="incremental")
+    fan.write(Batch(parts=[rows], position=Position(0x50), events=1))
+    if flushed:
+        fan.flush()
+    monkeypatch.setattr(sink, "write", raising(SinkError("no")))
+    with nullcontext() if flushed else pytest.raises(SinkError, match="no"):
+        fan.write(Batch(parts=[part], position=part.position(Position(0x60)), events=1))
+    assert (fan.branches[1].paused is not None) == flushed
 
 
 def test_wal_without_changes_is_not_kept_for_a_paused_sink(tmp_path, monkeypatch):

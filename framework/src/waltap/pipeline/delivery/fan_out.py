@@ -16,13 +16,12 @@ from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
-    SnapshotRows,
     position_after,
     transactions_in,
 )
 from waltap.clock import Clock
 from waltap.errors import RetryVerdict, SinkError
-from waltap.pipeline.delivery.sink_branch import Attempt, PositionedBranch
+from waltap.pipeline.delivery.sink_branch import Attempt, PositionedBranch, reads_rows
 from waltap.ports.offsets.offset import BranchPositions
 from waltap.ports.sink.roles import (
     DownstreamProgress,
@@ -205,7 +204,7 @@ class FanOut(Sink):
             if branch.name in served:
                 continue
             if branch.paused is not None:
-                if _reads(batch):
+                if reads_rows(batch):
                     raise branch.paused
                 continue
             with self._pausing(branch, batch):
@@ -309,7 +308,8 @@ class FanOut(Sink):
             yield
         except SinkError as error:
             may = may and _may_pause(branch) and not error.loses
-            if not may or (batch is not None and _reads(batch)):
+            reads = branch.holds_rows or (batch is not None and reads_rows(batch))
+            if not may or reads:
                 raise
             with suppress(Exception):
                 branch.close()
@@ -380,8 +380,3 @@ def _shared(each: Sequence[SinkCapabilities], *, pauses: bool) -> SinkCapabiliti
 
 def _may_pause(branch: PositionedBranch) -> bool:
     return branch.properties.on_failure == "pause"
-
-
-def _reads(batch: Batch) -> bool:
-    """Return whether a batch has snapshot rows, which no stream repeats."""
-    return batch.snapshot or any(isinstance(part, SnapshotRows) for part in batch.parts)

@@ -18,6 +18,7 @@ from waltap.changes.transactions.position import SOLE, Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
+    SnapshotRows,
     position_after,
     transactions_in,
     undelivered,
@@ -227,6 +228,8 @@ class PositionedBranch(SinkBranch):
         # The failure that paused the sink; None: it gets batches.
         self.paused: SinkError | None = None
         self.retry_at, self.unflushed = 0.0, False
+        # Whether snapshot rows, which no stream repeats, may not be durable.
+        self.holds_rows = False
         # The number of the last batch that the sink took.
         self._last = 0
         self.flushed_ms: int | None = None
@@ -304,6 +307,7 @@ class PositionedBranch(SinkBranch):
         if own.parts or batch.snapshot:
             self.give(missing, own)
             self.unflushed, self._last = True, batch.number
+            self.holds_rows = self.holds_rows or reads_rows(batch)
             self._given = self._given.advanced(batch.partition, position)
         self._waiting = None
         self.written = self.written.advanced(batch.partition, position)
@@ -361,6 +365,7 @@ class PositionedBranch(SinkBranch):
         # It may promise less than it was given, as within a transaction.
         durable = self.durable
         self.unflushed = any(n not in durable or durable[n] < p for n, p in self._given.items())
+        self.holds_rows = self.holds_rows and self.unflushed
 
     def own_progress(self) -> SinkProgress:
         """Return the progress that a later run must know.
@@ -391,6 +396,11 @@ class PositionedBranch(SinkBranch):
 
     def close(self) -> None:
         self.sink.close()
+
+
+def reads_rows(batch: Batch) -> bool:
+    """Return whether a batch has snapshot rows, which no stream repeats."""
+    return batch.snapshot or any(isinstance(part, SnapshotRows) for part in batch.parts)
 
 
 def _latest(stored: Mapping[str, Position], positions: Mapping[str, Position]) -> Positions:
