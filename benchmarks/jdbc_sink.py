@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.harness.servers.child import Child, ChildFailed, free_ports
+from tests.harness.servers.child import Child, ChildFailed
 from tests.harness.servers.jars import archive, jars
 from tests.harness.servers.kafka import LOG4J
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.postgres import Database
 
 from benchmarks.contender import Result, Waltap

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.servers.browser import browser
-from tests.harness.servers.child import free_ports
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.postgres import Cluster, Database
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from tests.harness.changelog import batch, context, copy_of, in_parts, relation,
 from tests.harness.door import s3_door
 from tests.harness.lakes import Lake
 from tests.harness.pipeline import PipelineRig
-from tests.harness.servers.child import free_ports
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.s3 import ANYBODY, REGION
 
 from waltap.changes.decode.relation import Relation

@@ -19,7 +19,7 @@ from tests.harness.changelog import logged_ids
 from tests.harness.json_lines import records
 from tests.harness.pipeline import Destination, PipelineRig, until
 from tests.harness.proxy import Proxy
-from tests.harness.servers.child import free_ports
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.shop import Shop

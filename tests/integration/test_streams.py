@@ -14,8 +14,8 @@ import pytest
 from tests.conformance.test_streams_conform import messages
 from tests.harness.changelog import context
 from tests.harness.proxy import Proxy
-from tests.harness.servers.child import free_ports
 from tests.harness.servers.nats import NatsServer
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.redis import RedisServer
 
 from waltap.base.redaction import hide, redacted

@@ -22,8 +22,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import PipelineRig, Run, until
-from tests.harness.servers.child import ChildFailed, free_ports
+from tests.harness.servers.child import ChildFailed
 from tests.harness.servers.jars import MissingProgram
+from tests.harness.servers.ports import free_ports
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.prometheus import Prometheus, promtool
 from tests.harness.servers.requirement import missing

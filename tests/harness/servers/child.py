@@ -2,9 +2,7 @@
 
 import abc
 import os
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,9 +15,9 @@ from typing import Any, ClassVar, Self
 
 from tests.harness.servers.packages import packaged
 from tests.harness.servers.place import data_folder
+from tests.harness.servers.ports import free_ports
 
 WAIT_SECONDS = 120.0
-TAKEN = re.compile("already bound|Address already in use")
 
 DYING = """
 import ctypes, os, signal, sys
@@ -34,15 +32,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 class ChildFailed(Exception):
     """A server did not come up; the text has the end of its log."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that nobody listens on right now, all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 class Child:
@@ -122,25 +111,19 @@ class LocalServer(abc.ABC):
 
     @classmethod
     def create(cls, **options: Any) -> Self:
-        """Make one and start it, on another port where somebody took the first; ``options`` are those of
-        `command`. Raises: MissingProgram, ChildFailed."""
-        for attempt in range(3):
-            make = data_folder if cls.IN_MEMORY else tempfile.mkdtemp
-            folder = Path(make(prefix=f"waltap-{cls.NAME}-"))
-            made = None
-            try:
-                made = cls(folder, free_ports(1)[0], **options)
-                made.start()
-            except BaseException as error:
-                if made is not None:
-                    made.kill()
-                shutil.rmtree(folder, ignore_errors=True)
-                taken = isinstance(error, ChildFailed) and TAKEN.search(str(error))
-                if not taken or attempt == 2:
-                    raise
-            else:
-                return made
-        raise AssertionError
+        """Make one and start it; ``options`` are those of `command`. Raises: MissingProgram, ChildFailed."""
+        make = data_folder if cls.IN_MEMORY else tempfile.mkdtemp
+        folder = Path(make(prefix=f"waltap-{cls.NAME}-"))
+        made = None
+        try:
+            made = cls(folder, free_ports(1)[0], **options)
+            made.start()
+        except BaseException:
+            if made is not None:
+                made.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return made
 
     @classmethod
     def prepare(cls) -> list[str]:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.harness.servers.child import ChildFailed, LocalServer, free_ports
+from tests.harness.servers.child import ChildFailed, LocalServer
 from tests.harness.servers.jars import jars
 from tests.harness.servers.place import data_folder
+from tests.harness.servers.ports import free_ports
 
 VERSION = "4.3.1"
 COORDINATES = (

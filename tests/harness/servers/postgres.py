@@ -12,7 +12,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ from psycopg import conninfo, sql
 from psycopg.pq import TransactionStatus
 from tests.harness.command import run_program
 from tests.harness.servers.place import data_folder, data_folders
+from tests.harness.servers.ports import free_ports
 
 ADDRESS = "WALTAP_TEST_POSTGRES"
 """Environment variable: a libpq URL or key/value string of a superuser on a server to use."""
@@ -327,7 +327,7 @@ class Cluster(Server):
         (folder / "owner").write_text(str(os.getpid()))
         cluster = cls(
             host="127.0.0.1",
-            port=_free_port(),
+            port=free_ports(1)[0],
             user="postgres",
             origin=f"programs in {programs}",
             folder=folder,
@@ -368,7 +368,7 @@ class Cluster(Server):
         (folder / "owner").write_text(str(os.getpid()))
         made = Cluster(
             host=self.host,
-            port=_free_port(),
+            port=free_ports(1)[0],
             user=self.user,
             origin=f"standby of {self.port}",
             folder=folder,
@@ -645,12 +645,6 @@ def _account() -> str | None:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name).pw_name
     raise Unavailable("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _readable(version: int) -> str:

@@ -6,8 +6,8 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.harness.servers.child import free_ports
 from tests.harness.servers.moto import Moto
+from tests.harness.servers.ports import free_ports
 
 if TYPE_CHECKING:
     from pyarrow import fs
