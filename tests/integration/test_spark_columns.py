@@ -52,6 +52,10 @@ def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig):
         "raw": ("bytea", "\\x00ff", b"\x00\xff"),
         "ratio": ("float8", "Infinity", float("inf")),
         "word": ("text", "it's\ttab", "it's\ttab"),
+        "words": ("_text", '{"it\'s\ttab",NULL,"\\"${x}"}', ["it's\ttab", None, '"${x}']),
+        "days": ("_date", "{2024-02-29}", [dt.date(2024, 2, 29)]),
+        "raws": ("_bytea", '{"\\\\x00ff",NULL}', [b"\x00\xff", None]),
+        "none": ("_int4", "{}", []),
     }
     more = {name: {"default": "x", "missing": text} for name, (_, text, _) in defaults.items()}
     wide = relation(

@@ -63,7 +63,8 @@ class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     typmod: int = -1
     # New rows get a default.
     default: bool = False
-    # The value of rows older than the column, as Arrow's text (bytes in hexadecimal).
+    # The value of rows older than the column, as Arrow's text (bytes in hexadecimal); of an array a
+    # JSON array of such texts.
     missing: str | None = None
     # The server computes the column and may not send it.
     generated: bool = False

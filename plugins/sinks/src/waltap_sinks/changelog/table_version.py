@@ -140,6 +140,7 @@ class TableVersion:
         found = []
         for field in self.codec.schema:
             column = by_name[field.name]
+            missing = self._missing(column)
             entry = ColumnEntry(
                 name=column.name,
                 type=type_name(column),
@@ -147,28 +148,27 @@ class TableVersion:
                 nullable=column.nullable,
                 number=column.number,
                 typmod=column.typmod,
-                default=column.default is not None,
-                missing=self._missing(column),
+                # Also where older rows alone have one that `missing` cannot say.
+                default=column.default is not None
+                or (missing is None and column.missing is not None),
+                missing=missing,
                 generated=column.generated,
             )
             found.append(_shared_entry(entry))
         return tuple(found)
 
     def _missing(self, column: Column) -> str | None:
-        """Return `ColumnEntry.missing`, None for a nested type."""
+        """Return `ColumnEntry.missing`, None for a nested type other than an array."""
         if column.missing is None:
             return None
         row: list[Value] = list(self._nothing)
         row[self._names.index(column.name)] = column.missing
         value = self.codec.batch(self.projected([tuple(row)])).column(column.name)
         self.codec.misfits = {}
-        if pa.types.is_binary(value.type):
-            found: bytes = value[0].as_py()
-            return found.hex()
-        if pa.types.is_nested(value.type):
-            return None
-        text: str | None = value.cast(pa.string())[0].as_py()
-        return text
+        if pa.types.is_list(value.type) and not pa.types.is_nested(value.type.value_type):
+            texts = _texts(value.flatten())
+            return None if value.null_count else msgspec.json.encode(texts).decode()
+        return None if pa.types.is_nested(value.type) else _texts(value)[0]
 
     def _fingerprint(self) -> str:
         # Without defaults of old rows, which change no row of a segment.
@@ -421,6 +421,14 @@ def _stored(column: Column, name: str, types: TypeMapper, identifies: bool) -> C
     if identifies and types.column(column) is None:
         column = as_text(column)
     return column if column.name == name else msgspec.structs.replace(column, name=name)
+
+
+def _texts(values: "pa.Array") -> list[str | None]:
+    """Return values as `ColumnEntry.missing` has them."""
+    if pa.types.is_binary(values.type):
+        return [None if each is None else each.hex() for each in values.to_pylist()]
+    found: list[str | None] = values.cast(pa.string()).to_pylist()
+    return found
 
 
 def _has_composite(data_type: DataType | None) -> bool:

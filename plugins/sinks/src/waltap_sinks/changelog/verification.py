@@ -1,6 +1,7 @@
 """Read a change log for a comparison."""
 
 import datetime as dt
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -36,6 +37,8 @@ NAN: Final = float("nan")
 NESTED: Final = ("list<", "struct<", "map<")
 
 # Beginnings of Arrow types that have no alias, or no cast from text.
+LIST: Final = "list<item: "
+
 READ: Final[dict[str, Callable[[str], Any]]] = {
     "binary": bytes.fromhex,
     "decimal": Decimal,
@@ -362,17 +365,24 @@ def _missing(
     """Return the values that older rows have in new columns."""
     had = {column.number for column in columns}
     names = {column.number: column.name for column in now if column.number not in had}
-    return {names[number]: _value(column) for number, column in values.items() if number in names}
+    return {
+        names[number]: _value(column.missing, column.arrow)
+        for number, column in values.items()
+        if number in names
+    }
 
 
-def _value(column: ColumnEntry) -> Any:
-    """Return the value of older rows as a segment would have it."""
-    assert column.missing is not None
+def _value(text: str | None, arrow: str) -> Any:
+    """Return a value of `ColumnEntry.missing` as a segment would have it."""
+    if text is None:
+        return None
+    if arrow.startswith(LIST):
+        return [_value(each, arrow[len(LIST) : -1]) for each in json.loads(text)]
     for kind, read in READ.items():
-        if column.arrow.startswith(kind):
-            return read(column.missing)
+        if arrow.startswith(kind):
+            return read(text)
     try:
-        known = pa.type_for_alias(column.arrow)
+        known = pa.type_for_alias(arrow)
     except ValueError:
-        return column.missing
-    return pa.array([column.missing]).cast(known)[0].as_py()
+        return text
+    return pa.array([text]).cast(known)[0].as_py()

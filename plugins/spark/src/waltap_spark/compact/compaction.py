@@ -13,13 +13,23 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap_spark.planning.column_identity import file_column, older_value
 from waltap_spark.planning.plan import LogFacts, unsent_columns
-from waltap_spark.schema.expression import EXACT, GONE, column_of, order, sent, temp, unchanged_as
+from waltap_spark.schema.expression import (
+    EXACT,
+    GONE,
+    column_of,
+    literal,
+    order,
+    sent,
+    temp,
+    unchanged_as,
+)
 from waltap_spark.schema.schema import (
     LOG_FIELDS,
     common_type,
     fitted,
     fitted_to,
     floating,
+    sql_type,
     struct_of,
 )
 from waltap_spark.state.output import TableState
@@ -102,7 +112,8 @@ def widened(
         stored = file_column(table, has, ids, name)
         if stored is None:
             text = older_value(table, ids, name) if filled else None
-            column = F.unhex(F.lit(text)) if kind == '"binary"' else F.lit(text).cast(kinds[name])
+            given = None if text is None else F.expr(literal(text, sql_type(kind)))
+            column = F.lit(None).cast(kinds[name]) if given is None else given
         elif has[stored] == kind:
             column = column_of(stored)
         elif common_type(has[stored], kind) is None and kind != '"string"':

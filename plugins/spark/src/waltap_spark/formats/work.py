@@ -12,7 +12,7 @@ from waltap_spark.formats.small_files.rows import Action
 from waltap_spark.formats.stepwise import KIND, ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
-from waltap_spark.schema.expression import EXACT, GONE, literal_of, quoted, temp
+from waltap_spark.schema.expression import EXACT, GONE, literal, literal_of, quoted, temp
 from waltap_spark.schema.schema import LOG_FIELDS, floating, new_fields, same_type, sql_type
 from waltap_spark.state.output import TableState
 
@@ -42,12 +42,6 @@ def equal(name: str, kind: str) -> str:
         exact = ", ".join(f"{literal(text, 'string')}" for each in EXACT.items() for text in each)
         return f"to_json(t.{name}, map({exact})) <=> to_json(s.{name}, map({exact}))"
     return f"t.{name} <=> s.{name}"
-
-
-def literal(text: str, kind: str) -> str:
-    """Return SQL of the text's value in the type ``kind``."""
-    value = literal_of(text)
-    return f"unhex({value})" if kind == "binary" else f"CAST({value} AS {kind})"
 
 
 def unsent_as(renames: Mapping[str, str]) -> str:

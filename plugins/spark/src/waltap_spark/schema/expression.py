@@ -157,3 +157,18 @@ def literal_of(value: str) -> str:
     # Spark replaces ${…} in SQL, also within literals
     escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"
+
+
+def literal(text: str, kind: str) -> str:
+    """Return SQL of the text's value in the type ``kind``.
+
+    The text of an array is a JSON array of its elements' texts.
+    """
+    value = literal_of(text)
+    if kind.startswith("array<"):
+        return f"transform(from_json({value}, 'array<string>'), x -> {_typed('x', kind[6:-1])})"
+    return _typed(value, kind)
+
+
+def _typed(value: str, kind: str) -> str:
+    return f"unhex({value})" if kind == "binary" else f"CAST({value} AS {kind})"
