@@ -204,8 +204,8 @@ def _started(_process: int) -> str:
     )  # fmt: skip
 
     def end() -> None:
-        process.communicate()
-        folder.cleanup()
+        with process:  # its output stays open while a command runs that a failed test left
+            folder.cleanup()
 
     atexit.register(end)
     assert process.stdout is not None
