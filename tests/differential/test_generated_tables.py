@@ -23,7 +23,7 @@ from tests.differential.normalise import Record, canonical, payload
 from tests.harness.servers.postgres import Database, Server
 
 CASES = int(os.environ.get("WALTAP_GENERATED_CASES", "20"))
-DELIVERY_SECONDS = 30.0
+DELIVERY_SECONDS = 240.0
 IDLE_SECONDS = 2.0
 SETTINGS = settings(
     max_examples=CASES,
@@ -187,22 +187,27 @@ def snapshots(
 ) -> tuple[list[Record], list[Record]]:
     """Return Debezium's and waltap's snapshot of all tables of ``database``, by table."""
     once = {**modes, "snapshot.mode": "initial_only", "slot.name": f"{database.name}_snapshot"}
-    dumped = []
-    debezium = Debezium(folder / "d", properties(database, "debezium", **once), IDLE_SECONDS)
+    waltap = Waltap(folder / "w", properties(database, "waltap", **once))
     try:
-        debezium.finish(database)
+        waltap.finish(database)
     finally:
-        debezium.stop()
-    dumped.append(debezium.records())
+        waltap.stop()
     database.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         f" WHERE slot_name = '{once['slot.name']}'"
     )
-    waltap = Waltap(folder / "w", properties(database, "waltap", **once))
+    debezium = Debezium(folder / "d", properties(database, "debezium", **once), IDLE_SECONDS)
+    came: list[Record] = []
+
+    def whole() -> bool:
+        came.extend(debezium.news())
+        return len(came) >= len(waltap.records())
+
     try:
-        waltap.finish(database, dumped[0])
+        debezium.wait(whole, DELIVERY_SECONDS, "not the whole snapshot")  # it may pause midway
+        debezium.finish(database)
     finally:
-        waltap.stop()
-    dumped.append(waltap.records())
+        debezium.stop()
+    dumped = debezium.records(), waltap.records()
     theirs, ours = (canonical(sorted(each, key=lambda r: str(r["topic"]))) for each in dumped)
     return theirs, ours
