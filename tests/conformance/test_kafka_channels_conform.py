@@ -37,6 +37,13 @@ from waltap_testing import (
 (NOTIFICATIONS,) = register_notification_channels()
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch) -> None:
+    """A busy machine answers late."""
+    for name, seconds in (("ASK_S", 20.0), ("READ_S", 90.0), ("CLOSE_S", 90.0)):
+        monkeypatch.setattr(f"waltap_kafka.channels.{name}", seconds)
+
+
 def knows_the_group(bootstrap: str, group: str, place: TopicPartition) -> None:
     """Wait until the broker has somebody who keeps offsets of ``group``: it makes that at first use."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
@@ -76,9 +83,7 @@ class TestKafkaSignals(SignalChannelSuite):
         channel.close()
 
     @pytest.fixture
-    def rig(self, kafka, monkeypatch) -> SignalChannelRig:
-        monkeypatch.setattr("waltap_kafka.channels.ASK_S", 20.0)  # of a busy machine
-        monkeypatch.setattr("waltap_kafka.channels.READ_S", 90.0)
+    def rig(self, kafka) -> SignalChannelRig:
         prefix, topic = signal_topic(kafka)
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         properties = signal_properties(kafka.bootstrap, prefix)
@@ -199,18 +204,20 @@ def test_a_signal_that_comes_beside_the_question_about_the_end_is_not_lost(kafka
     channel.close()
 
 
-def test_brokers_that_are_away_are_no_missing_topic(private_kafka):
+def test_brokers_that_are_away_are_no_missing_topic(private_kafka, monkeypatch):
     prefix, _topic = signal_topic(private_kafka)
     channel = SIGNALS.factory(signal_properties(private_kafka.bootstrap, prefix))
     assert channel.poll() == []
     private_kafka.kill()
+    monkeypatch.setattr("waltap_kafka.channels.ASK_S", 2.0)
     for _ in range(3):
         with pytest.raises(KafkaUnreachable):
             channel.poll()
     channel.close()
 
 
-def test_a_topic_of_signals_that_is_not_there_or_may_not_be_read_is_named(kafka):
+def test_a_topic_of_signals_that_is_not_there_or_may_not_be_read_is_named(kafka, monkeypatch):
+    monkeypatch.setattr("waltap_kafka.channels.ASK_S", 6.0)  # the client waits all of it
     prefix = kafka.topic_name("shop")
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     with pytest.raises(KafkaSignalTopicMissing, match="-signal"):
@@ -328,8 +335,7 @@ def test_a_client_that_has_ended_is_reported_at_the_close():
 
 class TestKafkaNotifications(NotificationChannelSuite):
     @pytest.fixture
-    def rig(self, kafka, monkeypatch) -> NotificationChannelRig:
-        monkeypatch.setattr("waltap_kafka.channels.CLOSE_S", 90.0)  # of a busy machine
+    def rig(self, kafka) -> NotificationChannelRig:
         topic = kafka.topic_name("notifications")
         create(kafka.bootstrap, NewTopic(topic, 1))
 
