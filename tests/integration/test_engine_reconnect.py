@@ -407,7 +407,7 @@ def test_a_stop_ends_what_waits_in_the_server(pipeline, monkeypatch, what):
 
 def test_a_stop_ends_a_connection_to_a_black_hole(pipeline):
     with socket.create_server(("127.0.0.1", 0)) as hole:
-        hole.settimeout(30)
+        hole.settimeout(WAIT_S)
         settings = {"database.hostname": "127.0.0.1", "database.port": hole.getsockname()[1]}
         with pipeline.running(ready=False, **settings) as run:
             connection, _ = hole.accept()

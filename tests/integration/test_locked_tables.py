@@ -135,14 +135,10 @@ def test_published_tables_are_those_of_the_view(rig):
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
 def test_a_start_says_that_it_waits_for_a_lock(pipeline, caplog):
-    settings = {"waltap.receive.timeout.ms": 2000}
-    with (
-        pipeline.database.connect() as other,
-        pipeline.running(ready=False, **settings) as run,
-    ):
-        pid = other.info.backend_pid
+    with pipeline.database.connect() as other:
         other.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        words = f"waiting for a lock that another session holds (pid {pid})"
-        run.until(lambda: words in caplog.text, "the log")
-        run.stop()
+        words = f"waiting for a lock that another session holds (pid {other.info.backend_pid})"
+        with pipeline.running(ready=False, **{"waltap.receive.timeout.ms": 2000}) as run:
+            run.until(lambda: words in caplog.text, "the log")
+            run.stop()
     assert not pipeline.destination.events

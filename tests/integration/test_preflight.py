@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from psycopg.errors import QueryCanceled
 from tests.harness.command import waltap
-from tests.harness.pipeline import PipelineRig
+from tests.harness.meanwhile import in_background
+from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
 
@@ -288,10 +289,14 @@ def test_partitions_that_are_half_detached_or_unlogged_are_reported(pipeline):
     pipeline.database.execute(check.remedy)
     with pipeline.database.connect(autocommit=False) as reader:
         reader.execute("SELECT FROM p")
+        alter = "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY"
+        detaching = in_background(pipeline.database.run, alter)
+        half = "SELECT 1 FROM pg_inherits WHERE inhdetachpending"
+        until(lambda: pipeline.database.execute(half), "the first half")
+        cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query = %s"
+        pipeline.database.execute(cancel, alter)
         with pytest.raises(QueryCanceled):
-            pipeline.database.run(
-                "SET statement_timeout = 100", "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY"
-            )
+            detaching.result(120)
     check = pipeline.doctor()["partitions"]
     assert "public.p1 is half detached" in check.found
     pipeline.database.execute(check.remedy)

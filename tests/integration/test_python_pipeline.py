@@ -109,7 +109,7 @@ def test_a_confirmable_that_raises_leaves_no_reader_behind(database, profile):
     with pytest.raises(LookupError, match="mine") as raised:
         waltap.Pipeline(profile, confirmable=refuse).run(IDLE)
     # The traceback, which the program may keep, holds every object of the run.
-    until(lambda: not any(database.slots().values()), "its reader to be gone", within=30)
+    until(lambda: not any(database.slots().values()), "its reader to be gone")
     assert raised.tb is not None
 
 

@@ -245,7 +245,7 @@ def test_rows_of_a_snapshot_reach_a_paused_sink_that_works_again(pausing):
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
         other.before_write = lambda _batch: None
-        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(30)
+        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(120)
         run.until(lambda: other.ids("t", "r") == [1], "the rows")
     assert other.ids("t") == [1, 1]
 
@@ -261,7 +261,7 @@ def test_rows_of_a_snapshot_for_a_paused_sink_end_the_run_with_its_error(pausing
     with pytest.raises(Shaken, match="the service is down"), pausing.running(**settings) as run:
         database.execute("INSERT INTO t VALUES (1)")
         run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
-        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(30)
+        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(120)
         run.join()
     other.before_write = other.before_open = lambda *_arguments: None
     pausing.catch_up()
@@ -323,12 +323,12 @@ LOCKED = "LOCK TABLE replica.t IN ACCESS EXCLUSIVE MODE"
 
 
 def run(
-    database: Database, folder: Path, port: int, sink: dict[str, str]
+    database: Database, folder: Path, port: int, sink: dict[str, str], stop_ms: int = 120_000
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     shop = Shop(folder, database)
     shop.source |= {
         "schema.include.list": "public", "status.update.interval.ms": 200, "waltap.stall.ms": 500,
-        "waltap.stop.timeout.ms": 1000, "offset.flush.interval.ms": 0,
+        "waltap.stop.timeout.ms": stop_ms, "offset.flush.interval.ms": 0,
     }  # fmt: skip
     shop.sink = sink
     return shop.process(f"run FILE --http=127.0.0.1:{port}")
@@ -373,7 +373,7 @@ def test_a_target_that_hangs_is_reported_and_does_not_hold_a_stop(database, tmp_
         made = database.execute("SELECT to_regclass('replica.t') IS NOT NULL")[0][0]
         return database.execute("SELECT count(*) FROM replica.t")[0][0] if made else 0
 
-    with run(database, tmp_path, port, sink) as process:
+    with run(database, tmp_path, port, sink, 1000) as process:
         until(lambda: ready(port) == 200, "streaming")
         until(lambda: rows() == 5, "the snapshot")
         with psycopg.connect(database.dsn) as holder:
@@ -429,7 +429,7 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
 
     with Proxy(address.hostname or "", address.port or 0) as proxy:
         sink = in_s3(kind, s3, bucket, f"http://127.0.0.1:{proxy.port}", tmp_path)
-        with run(database, tmp_path, port, sink) as process:
+        with run(database, tmp_path, port, sink, 1000) as process:
             until(lambda: ready(port) == 200, "streaming")
             database.psql("INSERT INTO t VALUES (1)")
             ((end,),) = database.execute("SELECT pg_current_wal_lsn()::text")
@@ -438,7 +438,7 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
             database.psql("INSERT INTO t SELECT generate_series(2, 2000)")
             reported_and_stopped(process, port, log, kind)
         # the checks of a sink come first; a library that keeps the interpreter's lock would hold all
-        with run(database, tmp_path, port, sink) as process:
+        with run(database, tmp_path, port, sink, 1000) as process:
             reported = f"sink {kind} has not come to an end with"
             until(lambda: reported in log.read_text(), "a line of the log")
             until(lambda: ready(port) == 503, "an answer")

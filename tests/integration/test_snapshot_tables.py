@@ -80,7 +80,7 @@ def test_a_snapshot_holds_up_no_other_slot_and_no_other_writer(database, pipelin
     with pipeline.running(ready=False) as run:
         assert reading.wait(WAIT_S)
         with database.connect() as other:
-            other.execute("SET statement_timeout = '10s'")
+            other.execute("SET statement_timeout = '100s'")
             name = f"{database.name[:50]}_other"
             other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
             other.execute("INSERT INTO t VALUES (3)")

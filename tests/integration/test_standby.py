@@ -182,7 +182,7 @@ def test_a_walsender_behind_a_dead_link_does_not_hold_the_slot(database, tmp_pat
 def test_a_walsender_that_survives_its_end_does_not_hold_the_slot(database, tmp_path, monkeypatch):
     """Where the reader is paused and the socket is full, it waits for it to say that it is being ended."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pipeline = PipelineRig(database, tmp_path, STANDBY | {"slot.max.retries": 50})
+    pipeline = PipelineRig(database, tmp_path, STANDBY)
     pipeline.catch_up()
     ends, told = SlotAdmin.end_reader, list[ReplicationSlot]()
 

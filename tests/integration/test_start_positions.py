@@ -317,16 +317,17 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline, mode):
     pipeline.settings |= {"publication.autocreate.mode": "filtered", "snapshot.lock.timeout.ms": 100}  # fmt: skip
     pipeline.database.execute("CREATE TABLE beside (id int PRIMARY KEY)")
     connect = pipeline.database.connect
-    with connect() as other, connect() as bystander, pipeline.running(ready=False) as run:
+    with connect() as other, connect() as bystander:
         bystander.execute("BEGIN; INSERT INTO beside VALUES (1)")
         other.execute(f"BEGIN; LOCK TABLE t IN {mode} MODE".encode())
-        run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
-        (query,) = queries(run.notices.failures[0][0].advice())
-        found = {pid for _ in range(100) for pid, _ in pipeline.database.execute(query)}
-        assert found == {other.info.backend_pid}  # the start that tries again is not named
-        bystander.execute("ROLLBACK")
-        other.execute("INSERT INTO t VALUES (1); COMMIT")
-        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        with pipeline.running(ready=False) as run:
+            run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
+            (query,) = queries(run.notices.failures[0][0].advice())
+            found = {pid for _ in range(100) for pid, _ in pipeline.database.execute(query)}
+            assert found == {other.info.backend_pid}  # the start that tries again is not named
+            bystander.execute("ROLLBACK")
+            other.execute("INSERT INTO t VALUES (1); COMMIT")
+            run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
 
 
 @pytest.mark.parametrize(
@@ -361,14 +362,15 @@ def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline):
         "snapshot.lock.timeout.ms": 100,
     }
     connect = pipeline.database.connect
-    with connect() as reader, connect() as writer, pipeline.running(ready=False) as run:
+    with connect() as reader, connect() as writer:
         reader.execute("BEGIN; SELECT FROM t")
-        run.until(lambda: "WT-2033" in str(run.engine.status().last_failure), "the reason")
-        (query,) = queries(run.notices.failures[0][0].advice())
-        assert [pid for pid, _ in pipeline.database.execute(query)] == [reader.info.backend_pid]
-        writer.execute("SET statement_timeout = '30s'; INSERT INTO t VALUES (1)")
-        reader.execute("COMMIT")
-        run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
+        with pipeline.running(ready=False) as run:
+            run.until(lambda: "WT-2033" in str(run.engine.status().last_failure), "the reason")
+            (query,) = queries(run.notices.failures[0][0].advice())
+            assert [pid for pid, _ in pipeline.database.execute(query)] == [reader.info.backend_pid]
+            writer.execute("SET statement_timeout = '100s'; INSERT INTO t VALUES (1)")
+            reader.execute("COMMIT")
+            run.until(lambda: pipeline.destination.ids("t") == [1], "the row")
     (identity,) = pipeline.database.execute("SELECT relreplident FROM pg_class WHERE relname = 't'")
     assert identity == ("f",)
 
