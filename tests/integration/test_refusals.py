@@ -302,6 +302,7 @@ def test_a_transaction_that_keeps_a_slot_from_being_made_is_reported(shop, tmp_p
         (query,) = queries(error.advice())
         assert error.code == "WT-2108"
         assert writer.info.backend_pid in {pid for pid, *_ in shop.execute(query)}
+    monkeypatch.undo()
     pipeline.catch_up()
 
 

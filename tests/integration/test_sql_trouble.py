@@ -96,7 +96,7 @@ SLEEPS = {
 def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatch, all_of_them):
     """TCP acknowledges for it. A server that works for the sink is waited for."""
     monkeypatch.setattr(silence, "SILENCE_S", 0.2)
-    monkeypatch.setattr(f"waltap_sinks.sql.targets.{SLEEPS[place.kind][0]}.QUESTION_S", 2)
+    module, sleeps = SLEEPS[place.kind]
     port = sqlalchemy.make_url(place.url).port
     assert port is not None
     source = Model()
@@ -104,12 +104,14 @@ def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatc
         url = place.url.replace(str(port), str(proxy.port))
         sink = replace(place, url=url).opened()
         sink.write(batch(source.inserted(PEOPLE, ["1", "a", None])))
-        sink._target.run(SLEEPS[place.kind][1])
+        sink._target.run(sleeps)
         sink._begin()
         sink._metadata.store(Position(5))  # locks the row of positions
         proxy.swallow(endless=True, all_of_them=all_of_them)
         part = source.inserted(PEOPLE, ["2", "b", None])
-        lost = failure(sink, part)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"waltap_sinks.sql.targets.{module}.QUESTION_S", 2)
+            lost = failure(sink, part)
         assert isinstance(lost, SqlUnreachable), lost
         assert "loses what is sent" in str(lost)
         proxy.pass_again()
