@@ -60,6 +60,7 @@ Query = str | sql.SQL | sql.Composed
 
 PREFIX = "waltap-pg-"
 WAIT_SECONDS = 120.0
+ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PGCTLTIMEOUT": f"{WAIT_SECONDS:.0f}"}
 
 
 class Unavailable(Exception):
@@ -456,12 +457,12 @@ class Cluster(Server):
     def kill(self) -> None:
         """Kill the server and every process of it with SIGKILL, as the kernel would when out of memory."""
         self.forget_session()
-        pid = self.pid()
-        if pid is None:
+        if (postmaster := self._postmaster()) is None:
             return
-        postmaster = psutil.Process(pid)
-        postmaster.send_signal(signal.SIGSTOP)  # so that it restarts no child meanwhile
-        processes = [*postmaster.children(recursive=True), postmaster]
+        processes = [postmaster]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            postmaster.send_signal(signal.SIGSTOP)  # so that it restarts no child meanwhile
+            processes[:0] = postmaster.children(recursive=True)
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -470,18 +471,24 @@ class Cluster(Server):
 
     def remove(self) -> None:
         """Stop the server and delete its folder."""
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, OSError):  # another test run may be at it, too
             self.stop("immediate")
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pid(self) -> int | None:
         """Return the process id of the running server, None when it is down."""
+        found = self._postmaster()
+        return None if found is None else found.pid
+
+    def _postmaster(self) -> psutil.Process | None:
+        data = self.folder / "data"
         try:
-            pid = int((self.folder / "data" / "postmaster.pid").read_text().split("\n", 1)[0])
-        except (OSError, ValueError):
+            found = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
+            # the id may be another process's by now
+            return found if str(data) in found.cmdline() else None
+        except (OSError, ValueError, psutil.Error):
             return None
-        return pid if psutil.pid_exists(pid) else None
 
     def _knows(self, parameter: str) -> bool:
         try:
@@ -502,7 +509,7 @@ class Cluster(Server):
                 stdout=output,
                 stderr=output,
                 cwd=self.folder,
-                env={"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"},
+                env={**ENVIRONMENT, "PATH": os.environ["PATH"]},
                 check=False,
                 timeout=WAIT_SECONDS * 2,
                 **who,
