@@ -17,7 +17,7 @@ from tests.harness.servers.packages import packaged
 from tests.harness.servers.place import data_folder
 from tests.harness.servers.ports import free_ports
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 DYING = """
 import ctypes, os, signal, sys

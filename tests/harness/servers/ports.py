@@ -2,10 +2,13 @@
 
 import random
 import socket
+from pathlib import Path
 
 # below the ports that a kernel gives to outgoing connections: a client must not take the port of a server
 # that a test has killed and starts again
-RANGE = range(10_000, 32_000)
+_clients = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_first = int(_clients.read_text().split()[0]) if _clients.exists() else 32_000
+RANGE = range(10_000, min(32_000, max(12_000, _first)))
 
 _choice = random.SystemRandom()  # a test, and hypothesis, may seed the other one
 _held: list[socket.socket] = []
