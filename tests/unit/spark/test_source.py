@@ -309,6 +309,13 @@ def test_a_batch_begins_and_ends_where_it_is_reported(log):
         ({"endingTime": at}, "abcde"),
     ):
         assert "".join(row["name"] for row in log.frame(**given).rows()) == found, given
+    between = f"{str(positions[2])[:-1]}1"
+    for read in (
+        log.frame(startingPosition=between).rows,
+        log.stream(startingPosition=between).initialOffset,
+    ):
+        with pytest.raises(SourceOption, match=f"the log has no position {between}"):
+            read()
 
 
 def test_changes_that_the_log_lacks_end_a_query_unless_it_reads_on_without_them(log):

@@ -11,6 +11,7 @@ from typing import Final, Literal, ParamSpec, TypeVar, cast
 from waltap.base.files.properties import StorageProperties
 from waltap.errors import WaltapError
 from waltap_sinks.changelog import ChangeLog, FileStore, LogPosition, Manifest
+from waltap_sinks.changelog.errors import ChangeLogExpired
 from waltap_sinks.changelog.manifest import written_in
 from waltap_spark.errors import SourceOption
 from waltap_spark.state.version_maps import parse_position
@@ -203,12 +204,22 @@ def _micros(moment: dt.datetime) -> int:
 
 
 def start_log_position(log: ChangeLog, bound: LogBoundary, last: Manifest | None) -> LogPosition:
-    """Return the position before the first row that ``bound`` wants."""
+    """Return the position before the first row that ``bound`` wants.
+
+    Raises: ChangeLogExpired; SourceOption if it is a position between two of the log's.
+    """
     if last is None or bound.words == "earliest":
         return log.begin
     if bound.words == "latest":
         return last.log_position
     if bound.log_position is not None:
+        try:
+            next(log.manifests(bound.log_position), None)
+        except ChangeLogExpired:
+            if bound.log_position <= log.begin:
+                raise
+            text = f"the log has no position {bound.log_position}, only ones before and after it"
+            raise SourceOption(text, option="startingPosition") from None
         return bound.log_position
     before = log.begin
     for step in log.manifests(before, last.log_position):
