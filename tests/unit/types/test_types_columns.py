@@ -57,6 +57,8 @@ SCHEMA_DEFAULTS: list[tuple[Any, str, dict[str, Any], Any]] = [
     (("numeric",), "1.25", {}, None),  # a struct has no default
     (("numeric",), "1.25", {"decimal_handling_mode": "string"}, "1.25"),
     (("numeric",), "NaN", {"decimal_handling_mode": "string"}, None),
+    (("numeric",), "(5)::numeric", {"decimal_handling_mode": "string"}, None),
+    (("numeric", 4), "(1 + 1)", {"decimal_handling_mode": "string"}, None),
     (("numeric", 5, 2), "2.5", {"decimal_handling_mode": "string"}, "2.50"),
     (("numeric", 19, 4), "1", {"decimal_handling_mode": "double"}, 1.0),
     (("money",), "3.21", {}, None),

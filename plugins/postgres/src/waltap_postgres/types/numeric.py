@@ -194,10 +194,10 @@ def _string_connect(scale: int | None) -> Callable[[str], str]:
 
 
 def _finite(convert: Callable[[str], object]) -> Callable[[str], object]:
-    """Return ``convert`` for defaults: Debezium reads none that is NaN or infinite."""
+    """Return ``convert`` for defaults, which are finite numbers in Debezium."""
 
     def default(text: str) -> object:
-        if text in SPECIAL:
+        if not Decimal(text).is_finite():
             raise ValueError("numeric is NaN or infinite")
         return convert(text)
 
