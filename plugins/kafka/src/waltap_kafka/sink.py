@@ -17,7 +17,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, RefusedEvent
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.sink.stored_position import DeliveredPositions, begins_snapshot
+from waltap.ports.sink.stored_position import begins_snapshot
 from waltap.ports.source.connector import PreflightCheck
 from waltap_kafka.client import NO_SETTINGS, KafkaClients, kafka_error
 from waltap_kafka.errors import KafkaNotDelivered, KafkaRecordTooLarge, KafkaTopicIllegal
@@ -96,7 +96,6 @@ class KafkaSink(Sink):
         self._placed: set[str] = set()
         self._transactions: KafkaTransactions | None = None
         self._accepted = Positions()
-        self._delivered = DeliveredPositions()
         self._ends_transaction = True
         self._in_snapshot = False
         # The first failed delivery report.
@@ -160,7 +159,6 @@ class KafkaSink(Sink):
         )
         stored_position = self._transactions.begin_life(self._topics, admin)
         self._accepted = stored_position or Positions()
-        self._delivered = DeliveredPositions(stored_position)
         return stored_position
 
     def write(self, batch: Batch) -> None:
@@ -171,8 +169,6 @@ class KafkaSink(Sink):
         """
         self._raise_failure()
         assert self._producer is not None
-        if self._delivered.cover(batch):
-            return
         # The engine has handled the refused records; all others are sent.
         if self._partial is batch:
             self._partial = None

@@ -22,7 +22,7 @@ from waltap.changes.transactions.transaction import Batch
 from waltap.errors import SinkError
 from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
-from waltap.ports.sink.stored_position import DeliveredPositions, DestinationBehind, begins_snapshot
+from waltap.ports.sink.stored_position import DestinationBehind, begins_snapshot
 from waltap.ports.source.connector import PreflightCheck
 from waltap_streams.delivery import StreamServer
 from waltap_streams.errors import (
@@ -274,8 +274,7 @@ class RedisSink(Sink):
 
     def _begin(self) -> None:
         self._held: list[Record] = []
-        self._accepted = stored = self._stored_position.stored
-        self._delivered = DeliveredPositions(stored if self._once else None)
+        self._accepted = self._stored_position.stored
         self._in_snapshot = False
 
     # --- life cycle -------------------------------------------------------------------------------
@@ -321,8 +320,6 @@ class RedisSink(Sink):
     def write(self, batch: Batch) -> None:
         self._fail_stop.check()
         with self._write_stop, self._server.failing():
-            if self._delivered.cover(batch):
-                return
             # The snapshot started again: its buffered rows come again, too.
             if self._in_snapshot and begins_snapshot(batch):
                 self._held = []

@@ -5,36 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from waltap.changes.transactions.position import Position, Positions, lsn_text
-from waltap.changes.transactions.transaction import Batch, SnapshotRows, TransactionPart
+from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import SinkError
 from waltap.ports.source.slot_status import SlotStatus
-
-
-class DeliveredPositions:
-    """The positions of `Sink.open`; batches up to them are skipped."""
-
-    def __init__(self, stored: Positions | None = None) -> None:
-        self._stored = stored or Positions()
-
-    def cover(self, batch: Batch) -> bool:
-        """Return whether the transactions of ``batch`` were delivered before.
-
-        A snapshot ends the positions: the stream begins with it, perhaps on a server with lower LSNs.
-        """
-        if batch.snapshot:
-            self._stored = Positions()
-        position = self._stored.get(batch.partition)
-        return (
-            position is not None
-            and batch.position <= position
-            # Redelivered dead letters and messages outside a transaction have a position that was
-            # passed, and are new.
-            and not batch.redelivers
-            and any(isinstance(part, TransactionPart) for part in batch.parts)
-            and all(
-                isinstance(part, TransactionPart) and part.xid is not None for part in batch.parts
-            )
-        )
 
 
 def delivered_changes(

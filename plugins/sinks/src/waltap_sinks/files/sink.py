@@ -34,7 +34,6 @@ from waltap.ports.sink.refusal import FailStop
 from waltap.ports.sink.sink import Sink, SinkCapabilities, SinkContext
 from waltap.ports.sink.stored_position import (
     REREAD,
-    DeliveredPositions,
     DestinationBehind,
     begins_snapshot,
 )
@@ -249,7 +248,6 @@ class FilesSink(Sink):
         self._number = 0
         self._commits: list[str] = []
         self._committed = self._accepted = Positions()
-        self._delivered = DeliveredPositions()
         self._dead_letters: tuple[str, ...] = ()
         self._written: list[WrittenFile] = []
         self._since: float | None = None
@@ -293,9 +291,8 @@ class FilesSink(Sink):
         self._dead_letters = last.dead_letters
         if last.snapshot:
             return None  # it resumes from the stored offset, or begins again
-        self._committed = self._accepted = stored = Positions(last.positions)
-        self._delivered = DeliveredPositions(stored)
-        return stored or None
+        self._committed = self._accepted = Positions(last.positions)
+        return self._committed or None
 
     def stored_position(self) -> Positions | None:
         """Return the position of the last commit, None within a snapshot."""
@@ -374,8 +371,6 @@ class FilesSink(Sink):
         Too many for memory go to files that their commit will name. Raises: FilesUnavailable.
         """
         self._fail_stop.check()
-        if self._delivered.cover(batch):
-            return
         with self._fail_stop, self._with_position():
             if self._in_snapshot and begins_snapshot(batch):
                 self._drop()
