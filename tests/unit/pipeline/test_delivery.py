@@ -52,6 +52,8 @@ from waltap_testing.simulation import SimulatedDestination, SimulatedPipeline, V
 from waltap_testing.simulation.destination import sink_of
 from waltap_testing.workload import ITEMS, ScriptedWorkload
 
+ROWS = SnapshotRows(relation=ITEMS, rows=[], ts=0, lsn=None, xid=None, kind="incremental")
+
 
 def transactions(count: int) -> list[TransactionPart]:
     workload = ScriptedWorkload()
@@ -291,19 +293,22 @@ def test_the_signals_of_a_batch_that_failed_are_not_stored(monkeypatch):
     assert rig.store.load().signals == {"queue": ["asked"]}
 
 
-def test_signals_are_stored_once_all_that_the_sink_was_given_is_durable():
-    """Rows of an incremental snapshot move no position, and a sink may keep them to itself."""
-    sink, (one, two) = LagsBehind(), transactions(2)
+def test_signals_are_stored_once_the_rows_that_they_asked_for_are_durable():
+    """Such rows move no position, and a sink may keep them to itself."""
+    sink, (one, two), asked = LagsBehind(), transactions(2), {"queue": ["asked"]}
     rig = Rig(sink=sink)
-    rig.delivery.write([one])
-    rig.delivery.write([two], signals={"queue": ["asked"]})
-    for sink.durable, stored in ((Position(0x10), None), (sink.accepted, {"queue": ["asked"]})):
+    rig.delivery.write([one], signals=asked)
+    rig.delivery.write([ROWS, two], signals={"queue": []})
+    within = msgspec.structs.replace(sink.accepted, end_lsn=sink.accepted.end_lsn - 1)
+    for sink.durable, stored in (
+        (Position(0x10), asked),
+        (within, asked),
+        (sink.accepted, {"queue": []}),
+    ):
         rig.delivery.flush()
-        assert getattr(rig.store.load(), "signals", None) == stored
-    rig.delivery.write([Heartbeat(ts=1)], signals={"queue": []})
-    sink.durable = sink.accepted
-    rig.delivery.flush()
-    assert rig.store.load().signals == {"queue": []}
+        rig.delivery.keep_signals()
+        assert rig.store.load().signals == stored
+        assert stored == {"queue": []} or rig.stored[SOLE] <= Position(one.end_lsn)
 
 
 def test_a_sink_beyond_the_offset_that_takes_no_new_change_is_flushed(monkeypatch):
@@ -378,8 +383,7 @@ def test_a_sink_with_rows_that_no_stream_repeats_is_not_paused(tmp_path, monkeyp
     sink, (part,) = OnePosition(), transactions(1)
     fan = two_sinks(tmp_path, OnePosition(), sink)
     fan.open()
-    rows = SnapshotRows(relation=ITEMS, rows=[], ts=0, lsn=None, xid=None, kind="incremental")
-    fan.write(Batch(parts=[rows], position=Position(0x50), events=1))
+    fan.write(Batch(parts=[ROWS], position=Position(0x50), events=1))
     if flushed:
         fan.flush()
     monkeypatch.setattr(sink, "write", raising(SinkError("no")))

@@ -16,7 +16,7 @@ from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import Position, Positions
+from waltap.changes.transactions.position import START, Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -130,6 +130,9 @@ class SinkWriter:
         }
         # Stored with the positions: the state of incremental snapshots after the last batch.
         self.signals: Mapping[str, object] = offset.signals
+        # Of each batch with rows of an incremental or blocking snapshot that may not be durable, which
+        # no stream repeats: its partition, the positions before and after it, the signals before it.
+        self._held = deque[tuple[str, Position, Position, Mapping[str, object]]]()
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int | None] = {}
         # Of the last made batch: the end and the commit time of its last transaction.
@@ -202,6 +205,7 @@ class SinkWriter:
                 del self._ahead[name]
             else:
                 reached = whole.position
+        before, signals_before = self.written[name], self.signals
         self.written = self.written.advanced(name, reached)
         if reached.index:
             self._note_counts(name, reached)
@@ -217,7 +221,9 @@ class SinkWriter:
             self._await_ack(batch, given.parts if snapshot else [])
         elif snapshot:
             self._reading.delivered(chunk_ends(parts))
-        self._count(batch, started)
+        read = self._count(batch, started)
+        if read and not snapshot and self._acknowledging is None:
+            self._held.append((name, before, reached, signals_before))
         if self._observes["on_batch"]:
             seconds = self._clock.monotonic() - started
             self._host.notify("on_batch", pipeline=self._pipeline, batch=batch, seconds=seconds)
@@ -264,7 +270,8 @@ class SinkWriter:
         if self.unflushed_since is None:
             self.unflushed_since = started
 
-    def _count(self, batch: Batch, now: float) -> None:
+    def _count(self, batch: Batch, now: float) -> bool:
+        """Count ``batch``; return whether it has rows of a snapshot."""
         counts = self.counts
         counts.batches += 1
         counts.events += batch.events
@@ -282,12 +289,14 @@ class SinkWriter:
         transactions = transactions_in(batch.parts)
         if isinstance(transactions, TransactionRun):
             counts.transactions += len(transactions)
-            return
+            return False
         for part in transactions:
             counts.transactions += part.complete and part.xid is not None
-        if len(transactions) < len(batch.parts):
-            read = [part for part in batch.parts if isinstance(part, SnapshotRows)]
-            counts.snapshot_rows += sum(len(part.rows) for part in read)
+        if len(transactions) == len(batch.parts):
+            return False
+        read = [part for part in batch.parts if isinstance(part, SnapshotRows)]
+        counts.snapshot_rows += sum(len(part.rows) for part in read)
+        return bool(read)
 
     def _batch(self, parts: Sequence[Part], partition: str, *, snapshot: bool) -> Batch:
         run = parts if isinstance(parts, TransactionRun) else None
@@ -362,6 +371,12 @@ class SinkWriter:
             if self._unacknowledged:
                 self.unflushed_since = self._clock.monotonic()
                 signals = acked[-1].signals if acked else self.offset.signals
+        held = self._held
+        while held and durable.get(held[0][0], START) >= held[0][2]:
+            held.popleft()
+        if held:  # a later start reads these rows again, by the signals before them
+            name, before, _, signals = held[0]
+            durable = durable.advanced(name, min(before, durable.get(name, START)))
         moved = Positions(
             {
                 name: position
@@ -376,10 +391,6 @@ class SinkWriter:
                 self._on_durable()
         elif self._reading.flushed():
             self.store(self._reading.stored(self.offset, self.partition))
-        elif self._acknowledging is None:
-            # Else the sink may have kept rows to itself.
-            if self.written == self.offset.positions:
-                self.keep_signals()
         elif signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(signals)))
         if ended:
@@ -572,8 +583,9 @@ class SinkWriter:
         self.overlap_until = until
 
     def keep_signals(self) -> None:
-        """Store ``signals`` if every batch is durable; else the next flush does."""
-        if self.unflushed_since is None and self.signals != self.offset.signals:
+        """Store ``signals`` if all rows of snapshots are durable; else a flush does."""
+        held = self._held or self.unflushed_since is not None
+        if not held and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
     def maintain(self) -> None:
