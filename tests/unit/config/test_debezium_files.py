@@ -304,6 +304,33 @@ def test_names_of_the_sanitize_pattern_are_hidden(monkeypatch):
     assert "snapshot.max.threads" in str(problem)
 
 
+def test_choices_may_be_placeholders(monkeypatch):
+    kafka = "org.apache.kafka.connect.transforms."
+    given = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "custom.sanitize.pattern": ".*include.*",
+        "exactly.once.support": "required",
+        "snapshot.query.mode": "custom",
+        "snapshot.query.mode.custom.name": "no_data",
+        "predicates.is.type": f"{kafka}predicates.RecordIsTombstone",
+        "transforms.drop.type": f"{kafka}Filter",
+        "transforms.drop.predicate": "is",
+        "transforms.drop.negate": "true",
+    }
+    for number, value in enumerate(given.values()):
+        monkeypatch.setenv(f"WALTAP_TEST_{number}", value)
+    filled = {name: f"${{env:WALTAP_TEST_{number}}}" for number, name in enumerate(given)}
+    lists = {"predicates": "is", "transforms": "drop", "table.include.list": "public.verborgen"}
+    resolution = examined_worker(WORKER | lists | filled)
+    assert not resolution.problems
+    profile = resolution.profile
+    assert profile.snapshot_query.spec.name == "no_data"
+    assert profile.sink.properties.guarantee == "exactly_once"
+    assert profile.transforms[0].negate
+    shown = {each.name: each.value for each in resolution.explained}
+    assert shown["table.include.list"] == "***"
+
+
 AWS = "software.amazon.msk.auth.iam"
 CHANNELS = {
     "signal.enabled.channels": "source,kafka",

@@ -462,12 +462,12 @@ class TransformResolver:
                 what = f"predicates look at records, and {spec.name} works on changes, before that"
                 space.complain(setting, what)
             return None, False, False
-        negate = self._truth(given["negate"], space) if "negate" in given else False
+        negate = "negate" in given and self._truth(given["negate"], space)
         if "predicate" not in given:
             if "negate" in given:
                 space.complain(given["negate"], f"needs {prefix}predicate, which it turns round")
             return None, False, len(self._findings.problems) == before
-        label = str(given["predicate"].value).strip()
+        label = space.text("predicate")
         if label not in self._predicates:
             known = sorted(self._predicates)
             allowed = ", ".join(known) if known else None
@@ -485,7 +485,7 @@ class TransformResolver:
         return found, negate, len(self._findings.problems) == before
 
     def _truth(self, setting: GivenProperty, space: Namespace) -> bool:
-        text = str(setting.value).strip().lower()
+        text = self._findings.text(setting).lower()
         if text not in BOOLEANS:
             space.complain(setting, "is no truth value", allowed="true or false")
         return BOOLEANS.get(text, False)

@@ -55,9 +55,9 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
     If the sink cannot, the property stays in ``flat``, where it is refused.
     """
     for name, values in ASKING.items():
-        setting = flat.settings.get(name)
-        if setting is None or str(setting.value).strip().casefold() not in values:
+        if flat.text(name).casefold() not in values:
             continue
+        setting = flat.settings[name]
         if sink.exactly_once is True:
             flat.claim(name)
         elif sink.exactly_once:
@@ -66,7 +66,7 @@ def exactly_once(sink: "SinkSpec", flat: "Namespace", own: "Namespace") -> None:
             there = own.settings.setdefault(
                 asked, GivenProperty(setting.name, value, setting.origin, full_name=True)
             )
-            if str(there.value).strip().casefold() != value:
+            if own.text(asked).casefold() != value:
                 flat.complain(setting, f"contradicts {there.name}={there.value}")
 
 
@@ -83,11 +83,9 @@ def header_format(raw: "RawProfile", sink: "SinkSpec | None") -> str:
 
 def sanitizing(flat: "Namespace") -> re.Pattern[str] | None:
     """Return the pattern of ``custom.sanitize.pattern``, None without one."""
-    setting = flat.settings.get(SANITIZE)
-    if setting is None or not str(setting.value).strip():
-        return None
+    text = flat.text(SANITIZE)
     try:
-        return java_pattern(str(setting.value))
+        return java_pattern(text) if text else None
     except ValueError as error:
-        flat.complain(setting, f"is {error}")
+        flat.complain(flat.settings[SANITIZE], f"is {error}")
         return None

@@ -108,6 +108,13 @@ class ValidationResult:
             raise SecretMissing(unfit)
         return value
 
+    def text(self, setting: GivenProperty | None) -> str:
+        """Return a setting's stripped text, "" without one or its secret, which its model reports."""
+        try:
+            return "" if setting is None else str(self.filled(setting)).strip()
+        except SecretMissing:
+            return ""
+
     def renewal(self, setting: GivenProperty) -> SecretRefresh:
         """Return the origin of a setting's value; only one with a file can change."""
         value = setting.value
@@ -290,6 +297,10 @@ class Namespace:
             return
         unreadable.add(declaration.name)
         self.complain(setting, "is empty", declaration, allowed=declaration.allowed)
+
+    def text(self, name: str) -> str:
+        """Return a setting as `ValidationResult.text`."""
+        return self._findings.text(self.settings.get(name))
 
     def tolerate(self, models: "Iterable[type[Properties]]") -> None:
         """Treat properties of ``models`` as declared.

@@ -265,8 +265,8 @@ class _ProfileResolver:
             ("snapshot_query", "snapshot.query.mode", choice.snapshot_query_mode_custom_name),
             ("snapshot_lock", "snapshot.locking.mode", choice.snapshot_locking_mode_custom_name),
         ):
-            setting, own = self._flat.settings.get(property_name), f"{property_name}.custom.name"
-            if setting is None or str(setting.value).strip().casefold() != "custom":
+            own = f"{property_name}.custom.name"
+            if self._flat.text(property_name).casefold() != "custom":
                 continue
             if name is None:
                 allowed = (
@@ -397,7 +397,7 @@ class _ProfileResolver:
         setting = self._types.get("offsets")
         if named is not None and setting is None:
             return self._find(specs.OffsetStoreSpec, named, "waltap.offset.store")
-        if named is not None and setting is not None and named != setting.value:
+        if named is not None and setting is not None and named != self._findings.text(setting):
             what = f"contradicts type = {setting.value} in [offsets]"
             self._findings.add_problem("waltap.offset.store", what, value=named)
         name = str(setting.value) if setting else DEFAULT_OFFSET_STORE
@@ -406,6 +406,7 @@ class _ProfileResolver:
     def _connector(self, choice: SelectionProperties) -> specs.ConnectorSpec | None:
         setting = self._types.get("source")
         name = str(setting.value) if setting else choice.connector
+        filled = self._findings.text(setting) if setting else (name or "").strip()
         property_name = "connector.class" if self._raw.debezium else "source.type"
         if name is None:
             known = ", ".join(sorted(self._names(specs.ConnectorSpec))) or None
@@ -414,7 +415,7 @@ class _ProfileResolver:
             self._missing.append((specs.ConnectorSpec, True))
             return None
         for spec in self._host.specs(specs.ConnectorSpec):
-            if name.strip().casefold() in map(str.casefold, spec.classes):
+            if filled.casefold() in map(str.casefold, spec.classes):
                 self._findings.chosen["connector"] = spec.name
                 return spec
         return self._find(specs.ConnectorSpec, name, property_name)
@@ -463,7 +464,7 @@ class _ProfileResolver:
             return None
         names = {each.casefold() for each in (spec.name, *spec.aliases)}
         # Without a type in the profile, its properties are for the named sink.
-        if given is not None and str(given.value).strip().casefold() not in names:
+        if given is not None and self._findings.text(given).casefold() not in names:
             mine = {n: s for n, s in self._sink.settings.items() if s.origin == "--set"}
             self._sink.settings = mine
         if colon:
