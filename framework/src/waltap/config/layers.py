@@ -10,7 +10,7 @@ here; `waltap.config.resolve` fills them in.
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -244,7 +244,7 @@ def _properties(text: str, origin: str) -> RawProfile:
 
 
 def _json(text: str, origin: str) -> RawProfile:
-    document = json.loads(text)
+    document = json.loads(text, object_pairs_hook=_distinct)
     if not isinstance(document, dict):
         message = "a connector is a JSON object"
         raise ValueError(message)  # noqa: TRY004 - one of the ways a file cannot be parsed
@@ -257,6 +257,16 @@ def _json(text: str, origin: str) -> RawProfile:
     return read_debezium(document, origin)
 
 
+def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. Raises: ValueError for a name with two values, of which one would be lost."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            message = f"{name} is given twice, with different values"
+            raise ValueError(message)
+    return found
+
+
 def _yaml(text: str, origin: str) -> RawProfile:
     try:
         import yaml  # type: ignore[import-untyped]
@@ -266,8 +276,14 @@ def _yaml(text: str, origin: str) -> RawProfile:
             "kubectl get kafkaconnector NAME -o json > NAME.json"
         )
         raise ValueError(message) from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc] # has no types
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            _distinct([(str(key.value), value.value) for key, value in node.value])
+            return super().construct_mapping(node, deep)
+
     try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        documents = [each for each in yaml.load_all(text, Loader) if each is not None]
     except yaml.YAMLError as cause:
         raise ValueError(" ".join(str(cause).split())) from cause
     found = [each for each in documents if isinstance(each, dict) and each.get("kind") == STRIMZI]
@@ -420,7 +436,8 @@ def _advice(reason: str) -> str | None:
     """Return how to write a property whose name continues another one's."""
     if "overwrite" in reason or "already" in reason or "Cannot declare" in reason:
         return (
-            'names of which one continues the other must be quoted: "snapshot.mode.custom.name" = …'
+            "each name once; names of which one continues the other must be quoted: "
+            '"snapshot.mode.custom.name" = …'
         )
     return None
 
