@@ -258,7 +258,7 @@ def _json(text: str, origin: str) -> RawProfile:
 
 
 def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. Raises: ValueError for a name with two values, of which one would be lost."""
+    """Return the object. Raises: ValueError for a name with two values."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if found.setdefault(name, value) != value:

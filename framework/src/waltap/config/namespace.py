@@ -109,7 +109,10 @@ class ValidationResult:
         return value
 
     def text(self, setting: GivenProperty | None) -> str:
-        """Return a setting's stripped text, "" without one or its secret, which its model reports."""
+        """Return a setting's stripped text, "" without one.
+
+        A missing secret is a problem of the model that declares the setting.
+        """
         try:
             return "" if setting is None else str(self.filled(setting)).strip()
         except SecretMissing:
