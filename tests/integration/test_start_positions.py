@@ -217,6 +217,21 @@ def test_a_slot_that_somebody_took_since_it_was_looked_at_is_waited_for(
         run.until(lambda: behind.destination.ids("t") == [1, 2], "the row")
 
 
+def test_a_slot_that_somebody_moved_since_it_was_looked_at_is_a_gap(behind, monkeypatch):
+    """The server passes over what the other one confirmed, whatever position it is asked for."""
+    real, advance = connector.open_transport, "SELECT pg_replication_slot_advance(%s, %s)"
+
+    def open_transport(session: Any) -> Any:
+        behind.database.execute(advance, behind.slot, lsn_text(behind.database.wal_end()))
+        return real(session)
+
+    with monkeypatch.context() as patched, pytest.raises(PositionGap):
+        patched.setattr(connector, "open_transport", open_transport)
+        behind.catch_up()
+    behind.repair()
+    assert set(behind.destination.ids("t")) == {1, 2}
+
+
 @pytest.mark.parametrize("ends", ["a stop", "max_seconds"])
 def test_the_wait_for_open_transactions_ends_and_leaves_nothing_behind(
     pipeline, database, caplog, ends

@@ -492,7 +492,7 @@ class PostgresConnector(Connector):
         self.context.made.slots.discard(self.properties.slot_name)
         # Last: after an error an open stream would keep the slot from the next reader.
         return self.dialect.stream(
-            self._open_stream(sql),
+            self._open_stream(sql, position.end_lsn),
             decoder,
             confirmed=confirmed,
             position=position.end_lsn,
@@ -505,7 +505,7 @@ class PostgresConnector(Connector):
     def _ended(self, error: SourceError) -> SourceError:
         return given_up(self.context, self.properties.slot_name, self._publications.meant(error))
 
-    def _open_stream(self, sql: str) -> ReplicationTransport:
+    def _open_stream(self, sql: str, end_lsn: int) -> ReplicationTransport:
         # Another process may have taken the slot since the last look at it.
         while True:
             session = self._replication or self._replication_session()
@@ -513,6 +513,7 @@ class PostgresConnector(Connector):
             transport = open_transport(session)
             try:
                 transport.start(sql)
+                self._refuse_moved(end_lsn)
             except PublicationGone as error:
                 transport.close()
                 explained = self._ended(error)
@@ -527,6 +528,16 @@ class PostgresConnector(Connector):
                 raise
             else:
                 return transport
+
+    def _refuse_moved(self, end_lsn: int) -> None:
+        """Raise PositionGap if another reader moved the slot after the plan.
+
+        The server passes over that without a word.
+        """
+        slot = self._read_slot()
+        moved = None if slot is None else self._resumption().moved(end_lsn, slot)
+        if moved is not None:
+            raise moved
 
     def decoder(self) -> Decoder:
         slot = self._read_slot()

@@ -119,7 +119,12 @@ class ResumeCheck:
                 f"slot {slot.name!r} was dropped and created again since the offset was stored: its "
                 "positions start again"
             )
-        return None if offset is None else self._older(offset, slot) or self._gap(offset, slot)
+        if offset is None:
+            return None
+        moved = self.moved(offset.sole.position.end_lsn, slot)
+        if moved is not None and not offset.sole.position.end_lsn:
+            moved = self._missing(offset)
+        return self._older(offset, slot) or moved
 
     def _missing(self, offset: Offset) -> OffsetError:
         if not offset.sole.position.end_lsn:
@@ -178,13 +183,11 @@ class ResumeCheck:
             "an older copy, and may have other changes before the offset than those delivered"
         )
 
-    def _gap(self, offset: Offset, slot: ReplicationSlot) -> OffsetError | None:
-        end_lsn = offset.sole.position.end_lsn
+    def moved(self, end_lsn: int, slot: ReplicationSlot) -> OffsetError | None:
+        """Return the error for a slot that was confirmed further than ``end_lsn``."""
         gap = slot.confirmed_flush_lsn - end_lsn
         if gap <= 0 or self._properties.offset_mismatch_strategy in BELIEVES_SLOT:
             return None
-        if not end_lsn:
-            return self._missing(offset)
         return PositionGap(
             f"slot {slot.name!r} is at {lsn_text(slot.confirmed_flush_lsn)}, {size(gap)} of WAL "
             f"after the stored offset {lsn_text(end_lsn)}: it was dropped and created again, or moved"
