@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ from waltap.base.network.retry import retry_after
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import Batch
-from waltap.errors import ConfigurationError, RetryVerdict
+from waltap.errors import ConfigurationError, RetryVerdict, StopRequested
 from waltap.ports.sink.refusal import RecordsRefused, leave_out
 from waltap.ports.sink.sink import SinkContext
 from waltap_sinks.http.properties import HttpProperties
@@ -167,6 +168,16 @@ def test_what_may_pass_is_tried_again(deliver, receiver, answer, caplog):
     assert len(receiver.refused) == len(caplog.messages) == 1
     if answer and answer[1]:
         assert time.monotonic() - began >= 1, "Retry-After was not waited for"
+
+
+def test_a_stop_ends_within_its_time_where_the_rest_of_a_batch_takes_longer(receiver, tmp_path):
+    left = iter((math.inf, 5.0, 0.5))
+    context = SinkContext(pipeline="p", state_dir=tmp_path, time_left=lambda: next(left))
+    with closing(HttpSink(HttpProperties.model_validate({"url": receiver.url}), context)) as sink:
+        sink.open()
+        with pytest.raises(StopRequested):
+            sink.write(Batch(parts=[], position=Position(8), events=10, records=ROWS))
+        assert (ids(receiver), sink.flush()) == ([1, 2], None)
 
 
 @pytest.mark.parametrize(("body", "concurrency"), [("record", 4), ("array", 4), ("lines", 1)])

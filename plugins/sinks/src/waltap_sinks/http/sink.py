@@ -97,6 +97,8 @@ class ClientCredentials:
 
 
 LONGEST_WAIT_S: Final = 30.0
+# The part of a stop's time that is left for the last requests, the flush and the close.
+SPARE_S: Final = 3.0
 # A service that answers wrongly may do so several times a second.
 REPORT_AGAIN_S: Final = 60.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -228,6 +230,9 @@ class HttpSink(Sink):
 
     def _empty(self, shard: "_HttpShard") -> None:
         while (request := shard.head) is not None:
+            # The rest of a batch may take longer than a stop.
+            if self._context.time_left() < SPARE_S:
+                raise StopRequested
             try:
                 self._deliver(request, shard.identifier)
             except HttpRefused as error:
