@@ -52,6 +52,8 @@ SETTINGS = {
     "jit": "off",
     # its transactions would stand in the stream, empty, at any place
     "autovacuum": "off",
+    # a standby starts again where it was consistent, which a page that is written moves on
+    "bgwriter_lru_maxpages": "0",
     "checkpoint_timeout": "30min",
     "max_wal_size": "4GB",
 }
