@@ -34,7 +34,7 @@ class Lives(PipelineRig):
         self, database: Database, folder: Path, *branches: dict[str, Any], **settings: Any
     ) -> None:
         folder.mkdir(exist_ok=True)
-        own = {**dict.fromkeys(QUICK), "offset.flush.interval.ms": 20, "slot.retry.delay.ms": 1000}
+        own = {**dict.fromkeys(QUICK), "offset.flush.interval.ms": 20}
         super().__init__(database, folder, own | settings)
         self.branches = [*branches]
         self.random = random.Random(SEED)
@@ -53,10 +53,9 @@ class Lives(PipelineRig):
 
     def until_killed(self, patience: float) -> None:
         """Start, wait for signs of life, then kill a random moment later."""
-        ready = self.folder / "ready"
-        process = self.start("--ready-file", "ready")
-        mark = self.written()
+        ready, mark = self.folder / "ready", self.written()
         ready.unlink(missing_ok=True)
+        process = self.start("--ready-file", "ready")
         until(lambda: self.written() > mark or ready.exists() or process.poll() is not None, "life")
         time.sleep(self.random.random() * patience)  # the random moment itself
         assert process.poll() is None, process.communicate()[1]

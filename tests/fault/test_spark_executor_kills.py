@@ -124,7 +124,7 @@ class Bank:
         self.gate.execute("SELECT pg_advisory_unlock(%s)", (GATE,))
         self.until(lambda: self.said('"streaming"'), "stream")
         self.rest()
-        assert not self.holding()
+        self.until(lambda: not self.holding(), "end of the snapshots")
         ((end,),) = self.database.execute("SELECT pg_current_wal_lsn()")
         self.until(lambda: self.confirmed(end), "end of the changes")
         self.stop()

@@ -102,7 +102,6 @@ class Bank:
             "table.include.list": "public.accounts,public.transfers,public.marks",
             "publication.keyless.tables": "publish",
             "offset.flush.interval.ms": 50,
-            "slot.retry.delay.ms": 300,
             "retriable.restart.connector.wait.ms": 300,
         }
         self._engine = EngineProcess(folder, settings, sink)

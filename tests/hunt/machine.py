@@ -129,11 +129,10 @@ class Machine(Faults):
         self._note_policy()
         self.buries = any(step.kind == "hold" for step in scenario.steps) and knows(python, RECEIVE)
         if self.buries:
-            self.engine.settings |= {RECEIVE: 3000, "slot.max.retries": 60}
+            self.engine.settings |= {RECEIVE: 3000}
             # the server's side of such a link holds the slot until the server gives it up
             database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '5s'")
         elif timeout := self.pipeline.sender_timeout_ms:
-            self.engine.settings |= {"slot.max.retries": 60}
             database.execute(f'ALTER DATABASE "{database.name}" SET wal_sender_timeout = {timeout}')
         self.findings: list[Finding] = []
         self.beginnings = [Beginning(0, 0)]

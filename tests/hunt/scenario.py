@@ -117,7 +117,6 @@ def _pipeline(random: Random) -> Pipeline:
         "waltap.spill.memory.bytes": random.choice((1, 50_000, 67_108_864)),
         "heartbeat.interval.ms": random.choice((0, 0, 100)),
         "retriable.restart.connector.wait.ms": 100,
-        "slot.retry.delay.ms": 500,
     }
     if signals:
         settings |= {
