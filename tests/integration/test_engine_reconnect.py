@@ -393,7 +393,7 @@ def test_a_stop_ends_what_waits_in_the_server(pipeline, monkeypatch, what):
         through_libpq(monkeypatch)
     if wait.begun:
         pipeline.catch_up(**{"heartbeat.interval.ms": 0})
-    slots = database.slots()
+    slots = list(database.slots())
     if wait.before:
         database.execute(wait.before)
     with database.connect() as other:
@@ -401,7 +401,7 @@ def test_a_stop_ends_what_waits_in_the_server(pipeline, monkeypatch, what):
         with pipeline.running(ready=False) as run:
             run.until(waits(database, wait.role, event=wait.event), f"{what} to wait")
             stops(run)
-    assert wait.role == "snapshot" or database.slots() == slots
+    assert wait.role == "snapshot" or list(database.slots()) == slots
     pipeline.run(limits=Limits(until_idle=0.1), **{"heartbeat.interval.ms": 0, f"{OVERRIDE}.public.t": "SELECT * FROM t"})  # fmt: skip
 
 

@@ -227,13 +227,13 @@ def shop(cluster) -> Iterator[Database]:
 
 def refusal(pipeline: PipelineRig, **settings: Any) -> WaltapError:
     """Return what a start is refused with that leaves nothing behind."""
-    database = pipeline.database
-    before = database.slots(), database.execute("SELECT count(*) FROM pg_publication")
+    database, publications = pipeline.database, "SELECT count(*) FROM pg_publication"
+    before = list(database.slots()), database.execute(publications)
     with pytest.raises(WaltapError) as caught:
         pipeline.run(**settings)
     assert pipeline.destination.events == []
     assert pipeline.offset() is None
-    assert (database.slots(), database.execute("SELECT count(*) FROM pg_publication")) == before
+    assert (list(database.slots()), database.execute(publications)) == before
     return caught.value
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.harness.command import run_program, waltap
-from tests.harness.pipeline import WAIT_S, PipelineRig
+from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.shop import Shop
 
 import waltap as package
@@ -197,7 +197,7 @@ def test_a_temporary_slot_of_a_killed_run_is_waited_out_and_its_offset_counts_no
         pipeline.offset_file.write_bytes(msgspec.json.encode(Offset.of(slot)))
     pipeline.catch_up(**{"slot.temporary": "true"})
     assert pipeline.destination.ids("t") == [1]
-    assert database.slots() == {}
+    until(lambda: database.slots() == {}, "the server to end the session of the slot")
     assert pipeline.offset() is None
 
 
