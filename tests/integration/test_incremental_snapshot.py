@@ -5,6 +5,7 @@ The promise: who takes every event, row by row, has the table's state in the end
 """
 
 import json
+import sqlite3
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
+from waltap.pipeline.runtime.run_state import Limits
 from waltap_postgres.snapshot import chunk_query
 
 CHUNK = "incremental.snapshot.chunk.size"
@@ -387,6 +389,25 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
         run.until(lambda: finished(run), "the end")
     assert len(read_rows(pipeline.destination)) < 300
     assert pipeline.destination.ids("u", "r") == list(range(1, 16))
+
+
+@large
+def test_rows_are_not_delivered_inside_a_transaction_that_a_limit_cut(pipeline):
+    """Its sink keeps them to itself until the end comes, in another run."""
+    target = pipeline.folder / "target.db"
+    pipeline.settings |= {
+        "read.only": "true",
+        "sink.type": "sql",
+        "sink.url": f"sqlite:///{target}",
+    }
+    pipeline.catch_up()
+    pipeline.signal("execute-snapshot", "u")
+    pipeline.database.execute("INSERT INTO t SELECT generate_series(1001, 1100)")
+    pipeline.run(limits=Limits(max_records=50))
+    with pipeline.running() as run:
+        run.until(lambda: finished(run), "the end")
+    with sqlite3.connect(target) as connection:
+        assert connection.execute("SELECT count(*) FROM u").fetchall() == [(15,)]
 
 
 @pytest.mark.pipeline(

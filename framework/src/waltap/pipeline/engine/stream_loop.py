@@ -319,7 +319,9 @@ class StreamLoop:
                 first.stream.request_keepalive()
             self._write_if_due(now)
             delivery.write_notifications()
-            if signals.watching and first.assembler.idle and not self._has_unwritten:
+            # After a cut the rest of a received transaction is nowhere: progress would skip it.
+            waits = state.cut or self._has_unwritten
+            if signals.watching and first.assembler.idle and not waits:
                 signals.advance_to(first.stream.idle_lsn())
             self._confirmation.flush_if_due()
             if now >= next_poll:
@@ -339,8 +341,6 @@ class StreamLoop:
                 next_idle = now
             if any(requests):
                 next_idle = now
-            # After a cut the rest of a received transaction is nowhere: progress would skip it.
-            waits = state.cut or self._has_unwritten
             if now >= next_idle and not waits and self._confirmation.idle():
                 next_idle = now + self._idle_s
             heartbeats.beat_if_due(now)  # behind idle progress: that waits for the next flush
