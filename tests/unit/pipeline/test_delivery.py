@@ -243,7 +243,7 @@ def test_sinks_that_are_ahead_of_the_offset_promise_what_came_again(tmp_path):
     fan.renew()
     sinks[0].open = lambda: ahead  # it has its position with the rows
     assert fan.open() is None
-    fan.begin(start)
+    fan.begin(start, lambda durable: durable)
     assert fan.flush() == start
     batch = Batch(parts=[part], position=part.position(start[SOLE]), events=1)
     fan.write(batch)
@@ -293,22 +293,22 @@ def test_the_signals_of_a_batch_that_failed_are_not_stored(monkeypatch):
     assert rig.store.load().signals == {"queue": ["asked"]}
 
 
-def test_signals_are_stored_once_the_rows_that_they_asked_for_are_durable():
-    """Such rows move no position, and a sink may keep them to itself."""
-    sink, (one, two), asked = LagsBehind(), transactions(2), {"queue": ["asked"]}
-    rig = Rig(sink=sink)
+@pytest.mark.parametrize("several", [False, True])
+def test_signals_are_stored_once_the_rows_that_they_asked_for_are_durable(tmp_path, several):
+    """Such rows move no position, and a sink may keep them to itself. Several sinks know the stored place."""
+    sinks, (one, two), asked = [LagsBehind(), LagsBehind()], transactions(2), {"queue": ["asked"]}
+    fan = two_sinks(tmp_path, *sinks, load=lambda: Positions({SOLE: Position(0x10)}))
+    fan.open()
+    rig = Rig(several=fan) if several else Rig(sink=sinks[0])
     rig.delivery.write([one], signals=asked)
     rig.delivery.write([ROWS, two], signals={"queue": []})
-    within = msgspec.structs.replace(sink.accepted, end_lsn=sink.accepted.end_lsn - 1)
-    for sink.durable, stored in (
-        (Position(0x10), asked),
-        (within, asked),
-        (sink.accepted, {"queue": []}),
-    ):
+    for at in (0x10, one.end_lsn + 1, two.end_lsn):
+        sinks[0].durable = sinks[1].durable = Position(at)
         rig.delivery.flush()
         rig.delivery.keep_signals()
-        assert rig.store.load().signals == stored
-        assert stored == {"queue": []} or rig.stored[SOLE] <= Position(one.end_lsn)
+        found = rig.store.load().signals, rig.stored[SOLE] <= Position(one.end_lsn)
+        assert found == (({"queue": []}, False) if at == two.end_lsn else (asked, True))
+        assert bool(BranchPositions(tmp_path / "sinks.json").load(rig.stored)) == several
 
 
 def test_a_sink_beyond_the_offset_that_takes_no_new_change_is_flushed(monkeypatch):

@@ -74,7 +74,7 @@ class FanOut(Sink):
         """Make sinks, which are not open."""
         for branch in self.branches:
             branch.renew()
-        self._written = self._offset = Positions()
+        self.begin(Positions(), lambda durable: durable)
         self._given: tuple[Batch | None, set[str]] = None, set()
         self.capabilities = _shared(
             [each.sink.capabilities for each in self.branches],
@@ -125,9 +125,9 @@ class FanOut(Sink):
         # The branches get a transaction from its start, to count the events that their sinks have.
         return Positions({n: Position(p.end_lsn) for n, p in self._slowest().items()})
 
-    def begin(self, offset: Positions) -> None:
-        """Record that the changes after ``offset``, which is stored, come next."""
-        self._written = self._offset = offset
+    def begin(self, offset: Positions, storable: Callable[[Positions], Positions]) -> None:
+        """Record as `SinkBranch.begin` does that changes after a stored offset come."""
+        self._written, self._offset, self._storable = offset, offset, storable
 
     def advance(self, partition: str, lsn: int) -> None:
         """Record that no change is left before ``lsn``: each sink has all of them."""
@@ -233,8 +233,8 @@ class FanOut(Sink):
                 failure = failure or error
         # After a kill all sinks can have more than the stored offset, and than what came since.
         reached = self._written
-        slowest = Positions(
-            {n: min(p, reached[n]) for n, p in self._slowest().items() if n in reached}
+        slowest = self._storable(
+            Positions({n: min(p, reached[n]) for n, p in self._slowest().items() if n in reached})
         )
         progress = {branch.name: branch.own_progress() for branch in self.branches}
         self._file.store(progress, slowest, self._offset)

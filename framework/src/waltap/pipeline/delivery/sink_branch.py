@@ -123,8 +123,11 @@ class SinkBranch:
         """Return whether transforms or converters see the rows before the sink."""
         return bool(self.chain.batches)
 
-    def begin(self, offset: Positions) -> None:
-        """Record that the changes after ``offset`` come next."""
+    def begin(self, offset: Positions, storable: Callable[[Positions], Positions]) -> None:
+        """Record that the changes after ``offset`` come next.
+
+        Of durable positions the pipeline stores ``storable``.
+        """
 
     def advance(self, partition: str, lsn: int) -> None:
         """Record that no change for the sink is left before ``lsn``."""

@@ -140,7 +140,7 @@ class SinkWriter:
         self._restart_lsn = 0
         first = offset.partitions[self.partition]
         branch.order.restore(first.counted or None, first.position)
-        branch.begin(self.written)
+        branch.begin(self.written, self._before_held)
         # Others add to the queue, so an empty one is kept, too.
         self._notifications = deque[Notification]() if notifications is None else notifications
         self._notification_topic = notification_topic
@@ -371,12 +371,9 @@ class SinkWriter:
             if self._unacknowledged:
                 self.unflushed_since = self._clock.monotonic()
                 signals = acked[-1].signals if acked else self.offset.signals
-        held = self._held
-        while held and durable.get(held[0][0], START) >= held[0][2]:
-            held.popleft()
-        if held:  # a later start reads these rows again, by the signals before them
-            name, before, _, signals = held[0]
-            durable = durable.advanced(name, min(before, durable.get(name, START)))
+        durable = self._before_held(durable)
+        if self._held:  # a later start reads these rows again
+            signals = self._held[0][3]
         moved = Positions(
             {
                 name: position
@@ -396,6 +393,16 @@ class SinkWriter:
         if ended:
             self.store(self._reading.ended(self.offset, self.partition))
         return moved
+
+    def _before_held(self, durable: Positions) -> Positions:
+        """Return ``durable``, at most up to rows of snapshots that are not durable."""
+        held = self._held
+        while held and durable.get(held[0][0], START) >= held[0][2]:
+            held.popleft()
+        if not held or held[0][0] not in durable:
+            return durable
+        name, before, *_ = held[0]
+        return durable.advanced(name, min(before, durable[name]))
 
     def drain(self) -> None:
         """Wait for pending acknowledgements, before the last flush of a run."""
