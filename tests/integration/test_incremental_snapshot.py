@@ -392,6 +392,19 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
 
 
 @large
+def test_a_request_is_stored_before_it_is_answered(pipeline):
+    """The changes before it may be stored much later, and a kill must not lose what was accepted."""
+    pipeline.settings["offset.flush.interval.ms"] = 60_000
+    with pipeline.running() as run:
+        pipeline.database.execute("INSERT INTO t VALUES (1000)")
+        run.until(lambda: pipeline.destination.ids("t", "c") == [1000], "the change")
+        asked(run, "u")
+        offset = pipeline.offset()
+    assert offset is not None
+    assert [request["table"] for request in offset.signals["queue"]] == ["u"]
+
+
+@large
 def test_rows_are_not_delivered_inside_a_transaction_that_a_limit_cut(pipeline):
     """Its sink keeps them to itself until the end comes, in another run."""
     target = pipeline.folder / "target.db"

@@ -371,9 +371,10 @@ class SinkWriter:
             if self._unacknowledged:
                 self.unflushed_since = self._clock.monotonic()
                 signals = acked[-1].signals if acked else self.offset.signals
-        durable = self._before_held(durable)
-        if self._held:  # a later start reads these rows again
-            signals = self._held[0][3]
+        if self._held:
+            durable = self._before_held(durable)
+            if self._held:  # a later start reads these rows again
+                signals = self._held[0][3]
         moved = Positions(
             {
                 name: position
@@ -590,8 +591,11 @@ class SinkWriter:
         self.overlap_until = until
 
     def keep_signals(self) -> None:
-        """Store ``signals`` if all rows of snapshots are durable; else a flush does."""
-        held = self._held or self.unflushed_since is not None
+        """Store ``signals`` if all rows of snapshots are durable; else a flush does.
+
+        The stream repeats signals that are later than the stored position: they ask for more.
+        """
+        held = self._held or self._unacknowledged
         if not held and self.signals != self.offset.signals:
             self.store(msgspec.structs.replace(self.offset, signals=dict(self.signals)))
 
