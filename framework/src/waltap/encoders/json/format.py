@@ -404,7 +404,9 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
         frame.out.append(record)
 
     def _text(self, table: RowCodec, row: Tuple) -> str:
-        return table.row(row)
+        # NULL differs from a default, although it is written as one.
+        shown = (index for index, column in table.columns.items() if column.constant is None)
+        return f"{[row[index] is None for index in shown]}{table.row(row)}"
 
     def _key_header(self, table: RowCodec, name: str, row: Tuple) -> tuple[Header, ...]:
         assert table.key is not None
