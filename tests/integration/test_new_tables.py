@@ -435,6 +435,7 @@ SENDS = "SET (publish = 'insert, update, delete')"
 TAKEN, PUT_BACK = (f"ALTER PUBLICATION p {word} TABLE lost" for word in ("DROP", "ADD"))
 SENT_LESS = {
     "table": ("TABLE old, lost", TAKEN, PUT_BACK),
+    "made again": ("TABLE old, lost", TAKEN, "DROP PUBLICATION p; CREATE PUBLICATION p FOR ALL TABLES"),
     "operations": ("TABLE old, lost", "ALTER PUBLICATION p SET (publish = 'delete')", f"ALTER PUBLICATION p {SENDS}"),
     "schema": (
         "TABLES IN SCHEMA public",

@@ -240,7 +240,8 @@ class _Entry(NamedTuple):
 
     # OID of the publication.
     oid: str
-    # "t" if one transaction wrote the rows of the publication and of the membership.
+    # "t" if one transaction wrote the rows of the publication and of the membership. Earlier versions
+    # stored it.
     same_transaction: str
     # Properties that do not affect this table, but whose change rewrites ``row`` as well.
     other_properties: str
@@ -283,24 +284,17 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         toast = self.file.startswith("toast") and before.file.startswith("toast")
         return toast and self.file != before.file and self.columns == before.columns
 
-    def sent_less(self, before: "Membership", *, refuses_missing: bool) -> bool:
-        """Return whether changes may be missing since ``before``.
-
-        ``refuses_missing``: the server ends a stream at a change that is older than its
-        publication.
-        """
+    def sent_less(self, before: "Membership") -> bool:
+        """Return whether changes may be missing since ``before``."""
         if self.by != before.by:
             return False  # the profile names another publication or another server
         now, old = _entries(self.how), _entries(before.how)
         if now != old:
-            recreated = {each.oid for each in now}.isdisjoint(each.oid for each in old)
-            if recreated:
-                # The stream ends with an error at a change from before the new publication.
-                return not (refuses_missing and all(each.same_transaction == "t" for each in now))
             explained = [each.other_properties for each in now] != [
                 each.other_properties for each in old
             ]
-            if not explained or [each.sent for each in now] != [each.sent for each in old]:
+            # A publication that was created again may have had less before it was dropped.
+            if not explained or [(e.oid, e.sent) for e in now] != [(e.oid, e.sent) for e in old]:
                 return True
         # Renamed and renamed back. A change of the owner rewrites that row as well.
         table_id = (self.schema, self.name, self.owner)

@@ -410,10 +410,10 @@ class PublicationSet:
         """Return the tables whose publication may have lacked changes in between.
 
         ``before`` and ``now`` are results of `memberships`."""
-        found, moved, refuses_missing = set(), {}, self._version_num < SKIPS_MISSING
+        found, moved = set(), {}
         for oid, was in before.items():
             each = now.get(oid, was)
-            if each.sent_less(was, refuses_missing=refuses_missing):
+            if each.sent_less(was):
                 found.add(oid)
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
