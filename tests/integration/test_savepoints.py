@@ -201,3 +201,18 @@ def test_commit_timestamps_show_what_the_wire_does_not(private_server, tmp_path,
     rig.work()
     rig.catch_up()
     assert rig.wrong(but=[case for case in CASES if case[0].endswith("no key")]) == []
+
+
+@pytest.mark.parametrize("ways", [{}, LARGE])
+def test_a_message_of_a_streamed_savepoint_comes_though_it_was_rolled_back(
+    pipeline, database, ways
+):
+    """The server names the transaction with it, and not the savepoint's, which is what it rolls back."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.settings |= {"publication.autocreate.mode": "all_tables", **ways}
+    pipeline.catch_up()
+    said = "SELECT pg_logical_emit_message(true, 'p', repeat('x', 99999))"  # streamed at once
+    rows = "INSERT INTO t SELECT generate_series(1, 2)"
+    pipeline.deliver(f"BEGIN; SAVEPOINT s; {said}; ROLLBACK TO s; {rows}; COMMIT")
+    came = [event.op for event in pipeline.destination.events]
+    assert came == (["m", "c", "c"] if ways else ["c", "c"])

@@ -15,6 +15,7 @@ from waltap.changes.decode.decoder import DecoderCapabilities
 
 PGOUTPUT_REMARKS = (
     "Generated columns are not sent, unless a publication of PostgreSQL 18 says so.",
+    "With pgoutput.streaming: logical messages of savepoints that were rolled back come, too.",
 )
 
 YBOUTPUT_REMARKS = (
@@ -31,7 +32,7 @@ _NAMES_ALONE = (
     "With lag: rows of a materialized view that is gone may seem to be a table's of its name.",
     "With lag: a column that a row leaves out, renamed or dropped since, may be missing or renamed.",
     "DDL beside row changes in one transaction is looked for 20 times a second at most.",
-    "Changes of a table while it had a name that is not captured leave no gap once it is captured again.",
+    "Changes under a name that is not captured leave no gap once the table is captured again.",
 )
 
 
