@@ -17,6 +17,7 @@ from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 from tests.harness.shop import Shop
 
+from waltap.changes.transactions.position import Position
 from waltap.config.layers import read_tables
 from waltap.config.resolve import resolve
 from waltap.errors import ConfigurationError
@@ -95,6 +96,10 @@ def test_an_offset_of_the_state_folder_goes_into_the_topic(kafka, topic, tmp_pat
     made.store(NEW)
     assert kept.load() == NEW
     assert store(kafka, topic, tmp_path / "elsewhere/p").load() == NEW
+    later = NEW.with_sole(position=Position(0x3000))
+    for other, counts in ((later, later), (OLD, NEW), (later.with_sole(slot_created_lsn=8), NEW)):
+        kept.store(other)  # as a run without the topic does
+        assert made.load() == counts
     assert read_all(kafka.bootstrap, topic)[-1].key() == b'["p",{"waltap":"offset"}]'
 
 

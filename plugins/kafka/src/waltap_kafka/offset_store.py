@@ -4,12 +4,13 @@ The record survives the loss of the pipeline's machine. The topic may be a Conne
 (``offset.storage.topic``): keys have the form of its keys and never equal one of them.
 
 The state folder has a copy for tools that read state folders. The copy also counts while the topic
-has no record, as for a pipeline that started without a topic.
+has no record, or an older one, as for a pipeline that ran without the topic.
 """
 
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
@@ -17,7 +18,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from waltap.base.redaction import redacted
-from waltap.errors import SinkError
+from waltap.errors import OffsetError, SinkError
 from waltap.ports.offsets.file_store import FileOffsetStore, OffsetUnreadable
 from waltap.ports.offsets.offset import Offset, OffsetStore, decoded, encoded
 from waltap.ports.offsets.state_folder import OFFSET
@@ -72,10 +73,16 @@ class KafkaOffsetStore(OffsetStore):
         if not found:
             return None
         try:
-            return decoded(found)
+            stored = decoded(found)
         except ValueError as error:
             record = f"the record {self._key} of topic {self._topic}"
             raise OffsetUnreadable(f"{record} is no offset: {error}", path=record) from error
+        with suppress(OffsetError):
+            copy = self._copy.load()
+            # A run with another store has written the copy alone.
+            if copy is not None and _continues(copy, stored):
+                return copy
+        return stored
 
     def store(self, offset: Offset) -> None:
         self._asked(lambda: self._write(encoded(offset)))
@@ -181,3 +188,15 @@ class KafkaOffsetStore(OffsetStore):
             topic=self._topic,
             servers=self._servers,
         ) from cause
+
+
+def _continues(later: Offset, stored: Offset) -> bool:
+    """Return whether ``later`` is behind ``stored`` in the same slots."""
+    return later.partitions.keys() == stored.partitions.keys() and all(
+        (new.system_id, new.database, new.slot, new.slot_created_lsn)
+        == (old.system_id, old.database, old.slot, old.slot_created_lsn)
+        and new.position > old.position
+        and new.timeline >= old.timeline
+        for name, old in stored.partitions.items()
+        for new in (later.partitions[name],)
+    )
