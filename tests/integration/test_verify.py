@@ -333,7 +333,7 @@ def test_older_rows_have_a_default_that_the_source_no_longer_knows(destination):
     deliver(
         "ALTER TABLE loose ADD t time DEFAULT '10:00', ADD n numeric(9,2) DEFAULT 1.5, "
         "ADD z timestamptz DEFAULT '2024-01-01 10:00+02', ADD b bytea DEFAULT 'x', ADD o bit DEFAULT B'1', "
-        "ADD l int[] DEFAULT '{7,NULL}'",
+        "ADD l int[] DEFAULT '{7,NULL}', ADD m money DEFAULT '1.5'",
         "DELETE FROM loose WHERE id = 2",
     )
     assert "public.loose 1 1" in destination.says("--table", "public.loose")

@@ -29,8 +29,8 @@ def source_text(column: str, type_: str) -> str:
     if type_ == "float4":
         return f"encode(float4send({column}), 'hex')"
     # Targets may store another scale than the source: 1.50 and 1.5 are equal.
-    if type_ == "numeric":
-        return f"trim_scale({column})::text"
+    if type_ in {"numeric", "money"}:
+        return f"trim_scale({column}::numeric)::text"
     # to_char ends at 294276; JSON has the ISO text whatever the server's DateStyle is.
     if type_ == "date":
         return f"to_json({column})#>>'{{}}'"
@@ -142,6 +142,7 @@ _READERS: Final[dict[str, Callable[[Any], str]]] = {
     "float4": lambda value: struct.pack(">f", float(value)).hex(),
     "float8": lambda value: struct.pack(">d", float(value)).hex(),
     "numeric": _decimal,
+    "money": _decimal,
     "date": _date,
     "time": _time,
     "timestamp": _moment,

@@ -64,7 +64,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
     if digits_of(kind) is not None:
         # Spark has no trim_scale
         cut = f"regexp_replace({text}, '(\\\\.[0-9]*?)0+$', '$1')"
-        plain = source_text(f"{source}::numeric", "numeric")
+        plain = source_text(source, "numeric")
         return plain, f"regexp_replace({cut}, '\\\\.$', '')"
     if kind in ("timestamp", "timestamp_ntz"):
         own = "timestamptz" if pg_type == "timestamptz" else "timestamp"
