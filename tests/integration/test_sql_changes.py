@@ -534,6 +534,53 @@ def test_a_key_that_becomes_text_has_a_type_that_the_target_can_index(maria):
     assert maria.rows("u", "id") == [("7",), ("seven",)]
 
 
+RETYPED_KEYS = [
+    ("text", "int4", "seven", "8"),
+    ("int4", "text", "7", "eight"),
+    ("date", "timestamp", "2024-01-01", "2024-01-02 12:34:56"),
+]
+OPEN = {"none": "", "instead": "_history WHERE _is_current", "soft": " WHERE deleted_at IS NULL"}
+
+
+@pytest.mark.parametrize("mode", OPEN)
+@pytest.mark.parametrize("key", ["id", ""])
+def test_rows_are_found_by_values_whose_column_has_a_type_for_former_ones(place, key, mode):
+    settings = {"delete_mode": mode} if mode == "soft" else {"history_mode": mode}
+    for n, (old, new, first, second) in enumerate(RETYPED_KEYS):
+        columns = ("v", "int4"), ("w", "int4")
+        more: Any = {"key": [key] * bool(key), "identity": "d" if key else "f", "oid": 400 + n}
+        one, two = (
+            relation(f"public.t{n}", [("id", kind), *columns], numbers=(1, 2, 3), **more)
+            for kind in (old, new)
+        )
+        source = Model()
+        part = source.inserted(one, [first, "1", "3"])
+        place.deliver(part, named=f"{n}", **settings)
+        first += " 00:00:00" if new == "timestamp" else ""
+        source.rows[two.name] = [] if new == "int4" else [(first, "1", "3")]
+        parts = [source.inserted(two, [second, "1", "3"])]
+        for row in list(source.rows[two.name]):
+            source.update(two, row[: 1 if key else 3], unsent=["w"] if key else [], v="2")
+            parts.append(source.commit())
+        source.delete(two, [second] if key else [second, "2", "3"])
+        place.deliver(*parts, source.commit(), named=f"{n}", **settings)
+        found = place.rows(f"t{n}{OPEN[mode] if key or mode != 'soft' else ''}", "v", "w")
+        assert found == [("1" if new == "int4" else "2", "3")], new
+
+
+def test_a_table_of_sqlite_keeps_all_else_when_a_column_gets_another_type(file):
+    one, two = _typed("int4", "text")
+    rest = "v {} DEFAULT 5 CHECK (v <> 9), w DEFAULT 3)"
+    file.execute(f"CREATE TABLE t ([id] INTEGER PRIMARY KEY, {rest.format('INTEGER')}")
+    file.execute("CREATE TRIGGER mine AFTER DELETE ON t BEGIN SELECT 1; END")
+    source = Model()
+    file.deliver(source.inserted(one, ["1", "7"]), source.inserted(two, ["2", "x"]))
+    assert file.execute("SELECT * FROM t") == [(1, "7", 3), (2, "x", 3)]
+    made = file.execute("SELECT sql FROM sqlite_master WHERE tbl_name = 't' ORDER BY type")
+    assert made[0][0].endswith(rest.format("TEXT"))
+    assert "mine" in made[1][0]
+
+
 @pytest.mark.parametrize(("state", "error"), [("25006", SqlReadOnly), ("42501", SqlRefused)])
 def test_a_type_that_the_server_does_not_change_now_has_its_own_error(postgres, state, error):
     one, two = _typed("int4", "float8")

@@ -518,9 +518,15 @@ class TargetTables:
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
+        before = None if self.redelivers else self._former(column, known)
+        if before is not None:
+            target.convert(name, before, column)
         wider = target.widened(existing.type, wanted)
-        if wider is None and not self.redelivers:
-            wider = self._was_made(shape, column, existing, known)
+        # A type that the user chose stays.
+        if wider is None and before is not None:
+            wider = isinstance(shape, HistoryShape) or (
+                target.widened(existing.type, target.type_for(before)) is False
+            )
         if not wider:
             return False
         text = self._text_type(column)
@@ -577,24 +583,15 @@ class TargetTables:
                 return each
         return text
 
-    def _was_made(
-        self,
-        shape: TargetShape,
-        column: TargetColumn,
-        existing: ExistingColumn,
-        known: KnownTable | None,
-    ) -> bool:
-        """Return whether the column has the type for its former one at the source.
-
-        A type that the user chose stays.
-        """
+    def _former(self, column: TargetColumn, known: KnownTable | None) -> TargetColumn | None:
+        """Return the column with its former type at the source, None if that is the same."""
         number = column.column.number
         if known is None or number is None:
-            return False
+            return None
         now = type_name(column.column), column.column.typmod
         name, typmod = known.types.get(number, now)
-        if (name, typmod) == now or isinstance(shape, HistoryShape):
-            return (name, typmod) != now
+        if (name, typmod) == now:
+            return None
         kind = _type_named(name)
         before = msgspec.structs.replace(
             column.column,
@@ -604,10 +601,7 @@ class TargetTables:
             type_text=f"{sql_word(kind.schema)}.{sql_word(kind.name)}",
         )
         assert self._types is not None
-        made = self._target.type_for(
-            replace(column, column=before, mapping=self._types.column(before))
-        )
-        return self._target.widened(existing.type, made) is False
+        return replace(column, column=before, mapping=self._types.column(before))
 
     def _add(self, shape: TargetShape, column: TargetColumn, type_: str) -> None:
         source = column.column

@@ -11,6 +11,7 @@ from typing import Any, Final
 import duckdb
 
 from waltap.base.import_rules import pa
+from waltap.base.text import escaped
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import (
@@ -252,6 +253,9 @@ class DuckTarget(SqlTarget):
 
     # --- rows ---
 
+    def operand(self, column: BoundColumn) -> str:
+        return f"CAST(%s AS {escaped(column.existing.type)})"
+
     def index_history(self, shape: HistoryShape) -> None:
         # With an index DuckDB would make a DELETE and an INSERT of each UPDATE.
         pass
@@ -269,7 +273,9 @@ class DuckTarget(SqlTarget):
         given = {f"waltap_{n}": column for n, column in enumerate(columns)}
         if times:
             given["waltap_time"] = list(map(self.moment, times))
-        tests = [f"t.{key.quoted} = k.waltap_{n}" for n, key in enumerate(table.key)]
+        tests = [
+            f"t.{key.quoted} = {_fitted(f'k.waltap_{n}', key)}" for n, key in enumerate(table.key)
+        ]
         begin = changing(table, sets, "k.waltap_time", " AS t").replace("%%", "%")
         join = "FROM" if sets else "USING"
         with self.given(given):
@@ -293,7 +299,7 @@ class DuckTarget(SqlTarget):
         self, ending: str, table: BoundTable, columns: Sequence[BoundColumn], rows: Sequence[Tuple]
     ) -> int:
         names = ", ".join(column.quoted for column in columns)
-        sent = ", ".join(self.quoted(column.source.column.name) for column in columns)
+        sent = ", ".join(_fitted(self.quoted(c.source.column.name), c) for c in columns)
         select = f"SELECT {sent} FROM waltap_rows{ending.replace('%%', '%')}"
         with self.given(self.rows.batch(table.shape, rows)):
             return self.change(f"INSERT INTO {table.quoted} ({names}) {select}", ())
@@ -344,6 +350,11 @@ def _made(path: Path) -> None:
     begun.unlink(missing_ok=True)
     duckdb.connect(begun).close()
     begun.replace(path)
+
+
+def _fitted(value: str, column: BoundColumn) -> str:
+    """Return a value in its column's type: in an upsert DuckDB would cast the column."""
+    return f"CAST({value} AS {column.existing.type})"
 
 
 def _plain(written: str) -> str:

@@ -32,6 +32,7 @@ from waltap_sinks.sql.targets.silence import LINK_LOSES, QUESTION_S, SILENCE_S, 
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
     Assignments,
+    BoundColumn,
     BoundTable,
     ExistingColumn,
     SqlTarget,
@@ -150,6 +151,7 @@ class MysqlTarget(SqlTarget):
     qmark = False
     transactional_ddl = False
     ignores_column_case = True
+    same = "<=>"
     word_type, text_type, time_type = "varchar(191)", "longtext", "datetime(6)"
 
     def options(self) -> dict[str, Any]:
@@ -380,7 +382,7 @@ class MysqlTarget(SqlTarget):
     ) -> int:
         # The driver would send one statement for each row.
         names = ", ".join(escaped(key.quoted) for key in table.key)
-        one = f"({', '.join(['%s'] * len(table.key))})"
+        one = f"({', '.join(map(self.operand, table.key))})"
         tests = f" AND {escaped(where)}" if where else ""
         rows = zip(*self.rows.keys(table.shape, keys), strict=True)
         count = 0
@@ -417,8 +419,12 @@ class MysqlTarget(SqlTarget):
         # The index of an earlier key may have the name.
         self._index(shape, f"{shape.name.name}_{abs(shape.relation.oid)}_{len(found)}", parts)
 
-    def same(self, name: str) -> str:
-        return f"{name} <=> %s"
+    def operand(self, column: BoundColumn) -> str:
+        # Texts that are compared with a number become numbers.
+        is_text = column.existing.type.startswith(("varchar", "longtext"))
+        if not is_text or pa.types.is_string(arrow_type(column.source)):
+            return "%s"
+        return f"CAST(%s AS CHAR) COLLATE {self._collation}"
 
     def one_row(self, table: str, tests: str) -> str:
         return f" WHERE {tests} LIMIT 1"

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,7 +21,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.shape import TargetColumn, TargetName, with_suffix
+from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import (
     BoundTable,
     ExistingColumn,
@@ -48,6 +49,14 @@ MEANINGS: Final = (
 )
 
 
+COLUMNS: Final = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(%s)"
+# The statements of a table, its indexes and its triggers.
+MADE: Final = """
+    SELECT sql FROM sqlite_master WHERE tbl_name = %s COLLATE NOCASE AND sql IS NOT NULL
+    ORDER BY type <> 'table', type
+"""
+
+
 class SqliteTarget(SqlTarget):
     """Connect to a SQLite file.
 
@@ -61,6 +70,7 @@ class SqliteTarget(SqlTarget):
     for_update = ""
     ignores_table_case = ignores_column_case = True
     number_type, word_type, text_type, time_type = "INTEGER", "TEXT", "TEXT", "TEXT"
+    same = "IS"
 
     def options(self) -> dict[str, Any]:
         return {
@@ -88,7 +98,7 @@ class SqliteTarget(SqlTarget):
         )
         if not kinds:
             return None
-        info = self.run("SELECT name, type, pk, hidden FROM pragma_table_xinfo(%s)", [name.name])
+        info = self.run(COLUMNS, [name.name])
         unique = [frozenset(column for column, _kind, key, _hidden in info if key)]
         collations: dict[str, str] = {}
         for index, partial in self.run(
@@ -152,27 +162,33 @@ class SqliteTarget(SqlTarget):
         return False if not changes or existing in {wanted, "TEXT", "BLOB", ""} else None
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
-        table, old = self.quoted_table(name), self.quoted(column)
-        new = self.quoted(with_suffix(column, "_waltap_moves"))
-        indexes = self.run(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
-            " AND tbl_name = %s COLLATE NOCASE",
-            [name.name],
-        )
-        self.run(f"ALTER TABLE {table} ADD COLUMN {new} {type_}")
-        self.run(f"UPDATE {table} SET {new} = {old}")
-        for index, _made in indexes:  # an indexed column cannot be dropped
-            self.run(f"DROP INDEX {self.quoted(index)}")
-        try:
-            self.run(f"ALTER TABLE {table} DROP COLUMN {old}")
-        except sqlite3.OperationalError as error:
+        table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
+        kind = next(kind for each, kind, *_ in info if each.lower() == column.lower())
+        forms = self.quoted(column), f"`{column}`", f"[{column}]", column
+        before = rf"([(,]\s*(?:{'|'.join(map(re.escape, forms))})\s+){re.escape(kind)}(?!\w)"
+        (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
+        made, found = re.subn(before, rf"\g<1>{type_}", made, count=1, flags=re.IGNORECASE)
+        names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
+        if not found or self.cascades(name):  # a drop would delete rows that refer to these
             raise SqlTableUnfit(
-                f"column {column} of {name} needs the type {type_}: {error}",
-                statement=f"a new table with {old} {type_}",
-            ) from error
-        self.run(f"ALTER TABLE {table} RENAME COLUMN {new} TO {old}")
-        for _index, made in indexes:
-            self.run(made)
+                f"column {column} of {name} needs the type {type_}, and SQLite alters no type",
+                statement=f"a new table with {self.quoted(column)} {type_}",
+            )
+        self.run(f"CREATE TEMP TABLE waltap_copy AS SELECT {names} FROM {table}")
+        self.run(f"DROP TABLE {table}")
+        self.run(made)
+        self.run(f"INSERT INTO {table} ({names}) SELECT {names} FROM temp.waltap_copy")
+        self.run("DROP TABLE temp.waltap_copy")
+        for each in others:
+            self.run(each)
+
+    def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
+        if pa.types.is_date(arrow_type(before)) and pa.types.is_timestamp(arrow_type(column)):
+            quoted = self.quoted(column.name)
+            self.run(
+                f"UPDATE {self.quoted_table(name)} SET {quoted} = {quoted} || ' 00:00:00'"
+                f" WHERE {quoted} NOT LIKE '% %'"
+            )
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_decimal(kind):
@@ -206,14 +222,11 @@ class SqliteTarget(SqlTarget):
                 raise
             return self._update(table, columns, rows, "")
 
-    def same(self, name: str) -> str:
-        return f"{name} IS %s"
-
     # --- failures ---
 
     def meaning(self, error: BaseException) -> type[SinkError] | None:
         if isinstance(error, sqlite3.IntegrityError):
-            return SqlConstraintViolated
+            return SqlValueUnfit if "datatype mismatch" in str(error) else SqlConstraintViolated
         if isinstance(error, sqlite3.OperationalError):
             return next((kind for words, kind in MEANINGS if words in str(error)), None)
         if isinstance(error, (sqlite3.InterfaceError, OverflowError)):

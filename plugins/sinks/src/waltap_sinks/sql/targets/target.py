@@ -177,6 +177,8 @@ class SqlTarget(abc.ABC):
     word_type: str = "varchar(255)"
     text_type: str = "text"
     time_type: str = "timestamp with time zone"
+    # The operator for which NULL equals NULL.
+    same: str = "IS NOT DISTINCT FROM"
     # The placeholder of `moment`.
     moment_sql: str = "%s"
     # SQLAlchemy's name of dialect and driver.
@@ -383,6 +385,9 @@ class SqlTarget(abc.ABC):
         table, quoted = self.quoted_table(name), self.quoted(column)
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
+    def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
+        """Give values the form of another type of the source, where columns have the same."""
+
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         """Let columns that left the key be null; return whether that was needed."""
         return False
@@ -523,7 +528,9 @@ class SqlTarget(abc.ABC):
         settable = [
             c for c in table.set_by_upsert() if c.existing.written and c.source.index in sent
         ] or [*table.key]
-        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{_of_key(table)}"
+        statement = (
+            f"UPDATE {escaped(table.quoted)} SET {_sets(table, settable)}{self._of_key(table)}"
+        )
         values = self.rows.columns(table.shape, [c.source for c in (*settable, *table.key)], rows)
         count = self.many(statement, values)
         if count == len(rows):
@@ -562,7 +569,7 @@ class SqlTarget(abc.ABC):
         ]
         values = self.rows.columns(table.shape, [c.source for c in sent], [row])
         keys = self.rows.keys(table.shape, [old[0] if len(old) == 1 else tuple(old)])
-        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, sent)}{_of_key(table)}"
+        statement = f"UPDATE {escaped(table.quoted)} SET {_sets(table, sent)}{self._of_key(table)}"
         return self.many(statement, [*values, *keys])
 
     def change_keys(
@@ -578,14 +585,14 @@ class SqlTarget(abc.ABC):
         Only rows that meet the SQL ``where`` count. ``times`` has a time for each key, in µs since
         1970 UTC. Return the number of rows.
         """
-        tests = _of_key(table) + (f" AND {escaped(where)}" if where else "")
+        tests = self._of_key(table) + (f" AND {escaped(where)}" if where else "")
         moments = [list(map(self.moment, times))] if times else []
         statement = changing(table, sets, self.moment_sql) + tests
         return self.many(statement, [*moments, *self.rows.keys(table.shape, keys)])
 
     def holding(self, table: BoundTable, keys: Sequence[Any], where: str = "") -> int:
         """Count the rows of ``keys`` that meet the SQL ``where``."""
-        one = " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
+        one = self.key_tests(table)
         rows, count = list(zip(*self.rows.keys(table.shape, keys), strict=True)), 0
         for some in chunks(rows, KEYS_AT_ONCE):
             tests = f"({' OR '.join([f'({one})'] * len(some))})"
@@ -597,6 +604,22 @@ class SqlTarget(abc.ABC):
             )
             count += int(found)
         return count
+
+    def operand(self, column: BoundColumn) -> str:
+        """Return SQL that compares a value with a column by the column's type.
+
+        A column has another type than the source's, such as text for former values.
+        """
+        return "%s"
+
+    def key_tests(self, table: BoundTable, alias: str = "") -> str:
+        """Return the condition that a row has a key."""
+        return " AND ".join(
+            f"{alias}{escaped(key.quoted)} = {self.operand(key)}" for key in table.key
+        )
+
+    def _of_key(self, table: BoundTable) -> str:
+        return f" WHERE {self.key_tests(table)}"
 
     @abc.abstractmethod
     def moment(self, ts: int) -> object:
@@ -629,7 +652,7 @@ class SqlTarget(abc.ABC):
         sent, absent = table.with_and_without(missing)
         names = ", ".join(escaped(column.quoted) for column in (*sent, *absent))
         chosen = ["%s"] * len(sent) + [f"o.{escaped(column.quoted)}" for column in absent]
-        tests = " AND ".join(f"o.{escaped(key.quoted)} = %s" for key in table.key)
+        tests = self.key_tests(table, "o.")
         statement = (
             f"INSERT INTO {quoted} ({names}) SELECT {', '.join(chosen)} FROM (SELECT 1 AS one) AS s"
             f" LEFT JOIN {quoted} AS o ON {tests} AND o.{current}"
@@ -645,12 +668,8 @@ class SqlTarget(abc.ABC):
         NULL equals NULL.
         """
         values = self.rows.columns(shape, [column.source for column in columns], [row])
-        tests = [self.same(escaped(column.quoted)) for column in columns]
+        tests = [f"{escaped(c.quoted)} {self.same} {self.operand(c)}" for c in columns]
         return tests, [value for (value,) in values]
-
-    def same(self, name: str) -> str:
-        """Return SQL that compares a column with %s; NULL equals NULL."""
-        return f"{name} IS NOT DISTINCT FROM %s"
 
     def one_row(self, table: str, tests: str) -> str:
         """Return a one-row DELETE's or UPDATE's end with ``tests``."""
@@ -785,10 +804,6 @@ def changing(table: BoundTable, sets: Assignments, moment: str, alias: str = "")
         return f"DELETE FROM {quoted}"
     values = ", ".join(f"{escaped(column)} = {value or moment}" for column, value in sets.items())
     return f"UPDATE {quoted} SET {values}"
-
-
-def _of_key(table: BoundTable) -> str:
-    return " WHERE " + " AND ".join(f"{escaped(key.quoted)} = %s" for key in table.key)
 
 
 def _sets(table: BoundTable, columns: Sequence[BoundColumn]) -> str:

@@ -104,6 +104,7 @@ LOSSLESS: Final = {
     "double": {"smallint", "int", "integer"},
     "double precision": {"smallint", "integer"},
     "datetime(6)": {"date"},
+    "timestamp": {"date"},
     "timestamp with time zone": {"date", "timestamp", "timestamp without time zone"},
 }
 
