@@ -214,6 +214,34 @@ def test_ddl_amid_rows_that_share_a_key_loses_none_of_them(place):
     assert held(place, "visits") == [("7", None), ("8", "in a column that it lacks")]
 
 
+@pytest.mark.parametrize(("table", "column"), [("seats", "who"), ("chairs", "name")])
+def test_new_names_amid_rows_that_share_a_key_lose_none_of_them(place, table, column):
+    """The server renames tables and columns while a deferred constraint waits, and alters nothing else."""
+    one, two = (
+        msgspec.structs.replace(
+            relation(name, [("id", "int4"), (v, "text")], identity="f", numbers=(1, 2), oid=9),
+            deferrable=True,
+        )
+        for name, v in (("public.seats", "name"), (f"public.{table}", column))
+    )
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "a"], ["2", "b"]), history_mode="beside")
+    rows = source.rows[two.name] = source.rows[one.name]
+    source.update(one, ["1"], id="2")
+    source.update(two, ["2"], which=rows.index(("2", "b")) - rows.index(("2", "a")) > 0, id="1")
+    part = source.commit()
+    target = place.opened(history_mode="beside")
+    if place.kind == "mariadb":
+        with pytest.raises(SqlTransactionGap):
+            target.write(batch(copy_of(part)))
+        target.close()
+        target.open()
+    target.write(batch(part))
+    present = f"(SELECT * FROM {table}_history WHERE _is_current) t"
+    for each in (table, present):
+        assert place.rows(each, "id", column) == [("1", "b"), ("2", "a")]
+
+
 def test_a_column_of_others_keeps_its_values(place):
     own = "own int NOT NULL"
     place.execute(

@@ -217,7 +217,7 @@ class SqlApplier:
 
     def _follow(self, shape: TargetShape) -> None:
         """Write waiting rows of other shapes that have its relation or name."""
-        self._resolve(self.waiting.earlier(shape))
+        self._resolve(self.waiting.follow(shape))
         others = [net.shape for net in self._net_changes.values()]
         oid = shape.relation.oid
         alike = [

@@ -88,7 +88,7 @@ class HistoryWriter:
             return None
         log = self._logs.get(versions.name)
         if log is None or log.shape is not versions:
-            for other in self._waiting.earlier(versions):
+            for other in self._waiting.follow(versions):
                 self.resolve(other, self._waiting.resolved(other))
             self.apply()  # another version or name of its table may have rows
             oid = versions.relation.oid

@@ -218,10 +218,18 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
             self[shape] = shared
         return {key: each for key, each in keys.items() if key not in shared}
 
-    def earlier(self, shape: TargetShape) -> list[TargetShape]:
-        """Return other versions of the relation, and other shapes of its target."""
+    def follow(self, shape: TargetShape) -> list[TargetShape]:
+        """Return other versions of the relation, and other shapes of its target.
+
+        The rows of a version that differs by names become those of ``shape``: while rows share a
+        key, the source alters nothing else.
+        """
         oid, name = shape.relation.oid, shape.name
-        return [s for s in self if s is not shape and (s.relation.oid == oid or s.name == name)]
+        others = [s for s in self if s is not shape and (s.relation.oid == oid or s.name == name)]
+        alike = [s for s in others if s.relation.oid == oid and s.layout == shape.layout]
+        for other in alike:
+            self.setdefault(shape, {}).update(self.pop(other))
+        return [other for other in others if other not in alike]
 
     def copied(self) -> "WaitingRows":
         return WaitingRows({shape: dict(keys) for shape, keys in self.items()})

@@ -538,7 +538,7 @@ class SqlSink(Sink):
             self._commit(Position(end_lsn, parts[0].commit_lsn, parts[0].first_index))
         self._target.begin()
         for shape in shapes:
-            self._tables.of(shape)
+            self._tables.of(shape, ahead=again)
         self._target.commit()
         if again:
             names = ", ".join(str(shape.name) for shape in shapes)

@@ -91,6 +91,10 @@ class TargetTables:
         self._alike_of: dict[int, KnownTable] | None = None
         # The metadata that was read last, with its OIDs by folded names.
         self._alike: dict[TargetName, set[int]] = {}
+        # By OID, versions that were bound before the transaction that has them came again.
+        self._ahead: dict[int, object] = {}
+        # The bound shape is of a time before the table's present names and types.
+        self._replays = False
         # Tables that the open transaction created.
         self._created: set[TargetName] = set()
 
@@ -117,8 +121,10 @@ class TargetTables:
         if shape is not None:
             self._bound.pop(shape, None)
 
-    def of(self, shape: TargetShape, *, renewed: bool = False) -> BoundTable:
+    def of(self, shape: TargetShape, *, renewed: bool = False, ahead: bool = False) -> BoundTable:
         """Return the table for ``shape``. ``renewed``: a snapshot replaces its rows next.
+
+        ``ahead``: its transaction comes again, with older versions before it.
 
         Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit; exceptions of the driver.
         """
@@ -131,11 +137,16 @@ class TargetTables:
                 self._bound.pop(before, None)
             self._shape_of[shape.relation.oid] = shape
             self._bound[shape] = found
+            if ahead:
+                self._ahead[shape.relation.oid] = shape.version
         return found
 
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
         known = self._metadata.known.get(shape.relation.oid)
-        if self.redelivers and known is not None:
+        if self._ahead.get(shape.relation.oid) == shape.version:
+            del self._ahead[shape.relation.oid]
+        self._replays = self.redelivers or shape.relation.oid in self._ahead
+        if self._replays and known is not None:
             shape = shape.called(known.name, known.source, known.columns)
         name, target = shape.name, self._target
         self._claim(shape)  # before any DDL: two sources of one table must not both alter it
@@ -518,7 +529,7 @@ class TargetTables:
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
-        before = None if self.redelivers else self._former(column, known)
+        before = None if self._replays else self._former(column, known)
         if before is not None:
             target.convert(name, before, column)
         wider = target.widened(existing.type, wanted)
@@ -533,7 +544,7 @@ class TargetTables:
         # Rows that the source has no longer, or as they were, keep their values.
         properties = self._properties
         keeps = properties.delete_mode != "delete" or properties.mode == "insert"
-        if (keeps and not renewed) or self.redelivers or isinstance(shape, HistoryShape):
+        if (keeps and not renewed) or self._replays or isinstance(shape, HistoryShape):
             wanted = target.common_type(existing.type, wanted)
             wanted = text if wanted == target.text_type else wanted
         if wanted == existing.type:
@@ -712,7 +723,7 @@ class TargetTables:
             for column in (each.column for each in shape.columns)
             if column.number is not None
         }
-        if self.redelivers and known is not None:
+        if self._replays and known is not None:
             types |= known.types
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
