@@ -54,6 +54,14 @@ def filled(*rows: list[str | None]) -> Any:
     return source.inserted(PEOPLE, *rows)
 
 
+def test_a_failure_of_ddl_names_its_table(postgres):
+    source, target = Model(), postgres.opened()
+    target.write(batch(source.inserted(VISITS, ["1", "x"])))
+    postgres.execute("CREATE DOMAIN people AS int")
+    part = source.inserted(PEOPLE, ["1", "a", None])
+    assert "public.people: type" in str(failure(target, part))
+
+
 # --- links ---
 
 

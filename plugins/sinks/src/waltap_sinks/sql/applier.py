@@ -270,7 +270,7 @@ class SqlApplier:
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
         """Change the key of a row in place; only the target has its unsent values."""
         self._write()
-        table = self.rows.at = self._tables.of(shape)
+        table = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key:
             new, where = shape.key_of(row), f"{table.soft} IS NOT NULL" if table.soft else ""
             # A row that the source deleted may have the new key; the target can equate both keys.
@@ -281,7 +281,7 @@ class SqlApplier:
 
     def _keyless(self, shape: TargetShape, kind: str, run: Sequence[Change]) -> None:
         self._write()
-        table = self.rows.at = self._tables.of(shape)
+        table = self._tables.of(shape)
         for change in run:
             if isinstance(change, Update):
                 before, row, _old = shape.plan.update(change)
@@ -305,7 +305,7 @@ class SqlApplier:
         for shape in shapes:
             self.waiting.pop(shape, None)
         tables = [self._tables.of(shape) for shape in shapes]
-        self.rows.at = tables[0]
+        self._tables.at = tables[0]
         as_sent = self._properties.truncate == "as_sent"
         self.rows.truncate(
             tables, cascade=as_sent and change.cascade, restart=as_sent and change.restart_identity
@@ -332,7 +332,7 @@ class SqlApplier:
         """Insert rows of a snapshot into an emptied table."""
         self.history.load(shape, rows, cause)
         if not self.history.replaces(shape):
-            table = self.rows.at = self._tables.of(shape)
+            table = self._tables.of(shape)
             self.rows.insert(table, rows)
 
     def empty(self, shape: TargetShape, ts: int) -> None:
@@ -341,7 +341,7 @@ class SqlApplier:
         table = None if self.history.replaces(shape) else self._tables.renewed(shape)
         self.history.empty(shape, ts)
         if table is not None:
-            self.rows.at = table
+            self._tables.at = table
             self.rows.delete_all(table)
 
     # --- writing ----------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class SqlApplier:
             for table in order:
                 step(table, by_table[table])
         for shape, rows in self._appended.items():
-            table = self.rows.at = self._tables.of(shape)
+            table = self._tables.of(shape)
             self.rows.insert(table, rows)
         for net in by_table.values():
             net.clear()
@@ -373,7 +373,7 @@ class SqlApplier:
     def _gone(self, table: BoundTable, net: NetChanges) -> None:
         if not net.gone:
             return
-        self.rows.at = table
+        self._tables.at = table
         keys, due = list(net.gone), len(net.gone) - len(net.brief)
         if table.soft is None:
             self.rows.delete(table, keys, due)
@@ -383,7 +383,7 @@ class SqlApplier:
     def _puts(self, table: BoundTable, net: NetChanges) -> None:
         if not net.puts:
             return
-        self.rows.at = table
+        self._tables.at = table
         complete: list[Tuple] = []
         partial: dict[tuple[int, ...], list[Tuple]] = {}
         for row in net.puts.values():
@@ -403,7 +403,7 @@ class SqlApplier:
         rows = net.inserted()
         if not rows:
             return
-        self.rows.at = table
+        self._tables.at = table
         name = net.shape.name
         if self._inserts_only:
             self.rows.upsert(table, rows, keep=True)

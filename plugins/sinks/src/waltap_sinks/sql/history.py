@@ -356,5 +356,4 @@ class HistoryWriter:
         return {self._valid_to(table): None, self._current(table): "FALSE"}
 
     def _bound(self, shape: HistoryShape) -> BoundTable:
-        table = self._rows.at = self._tables.of(shape)
-        return table
+        return self._tables.of(shape)

@@ -221,7 +221,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
     def follow(self, shape: TargetShape) -> list[TargetShape]:
         """Return other versions of the relation, and other shapes of its target.
 
-        The rows of a version that differs by names become those of ``shape``: while rows share a
+        ``shape`` gets the rows of a version that differs by names alone: while rows share a
         key, the source alters nothing else.
         """
         oid, name = shape.relation.oid, shape.name

@@ -23,8 +23,6 @@ class RowWriter:
 
     def __init__(self, target: SqlTarget) -> None:
         self._target = target
-        # The table of the last statement, for messages.
-        self.at: BoundTable | None = None
 
     def insert(self, table: BoundTable, rows: Sequence[Tuple]) -> None:
         if self._target.insert(table, rows) >= len(rows):

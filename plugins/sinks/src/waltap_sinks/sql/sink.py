@@ -702,5 +702,5 @@ class SqlSink(Sink):
             raise error
         position = where or ("the start" if self._stored is None else str(self._stored))
         return self._target.failure(
-            error, table=self._applier.rows.at, position=position, positions=self._metadata.name
+            error, table=self._tables.at, position=position, positions=self._metadata.name
         )

@@ -85,6 +85,8 @@ class TargetTables:
         # Dead letters come again, with the names and types of their own time.
         self.redelivers = False
         self._bound: dict[TargetShape, BoundTable] = {}
+        # The table of the last statement, for messages.
+        self.at: BoundTable | None = None
         # The OID and name of the relation that owns each table.
         self._sources: dict[TargetName, tuple[int, str]] = {}
         self._shape_of: dict[int, TargetShape] = {}
@@ -130,6 +132,7 @@ class TargetTables:
         """
         found = self._bound.get(shape)
         if found is None:
+            self.at = BoundTable(shape, str(shape.name), (), (), None)
             found = self._bind(shape, renewed=renewed)
             # Columns may have been renamed, so an earlier version must be bound again.
             before = self._shape_of.get(shape.relation.oid)
@@ -139,6 +142,7 @@ class TargetTables:
             self._bound[shape] = found
             if ahead:
                 self._ahead[shape.relation.oid] = shape.version
+        self.at = found
         return found
 
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:

@@ -767,7 +767,8 @@ class SqlTarget(abc.ABC):
         if kind is SqlColumnMissing:
             fields["statement"] = f"ALTER TABLE {name} ADD COLUMN …"
         if kind is SqlTableUnfit:
-            key = "" if table is None else ", ".join(key.quoted for key in table.key)
+            columns = () if table is None else table.shape.key
+            key = ", ".join(self.quoted(column.name) for column in columns)
             fields["statement"] = f"ALTER TABLE {name} ADD PRIMARY KEY ({key})"
         return kind(f"{where}: {self.error_text(error)}", **fields)
 
