@@ -22,6 +22,7 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import HistoryShape, TargetColumn, TargetName
+from waltap_sinks.sql.targets.file import FileTarget
 from waltap_sinks.sql.targets.target import (
     NO_SETS,
     READ_AT_ONCE,
@@ -29,7 +30,6 @@ from waltap_sinks.sql.targets.target import (
     BoundColumn,
     BoundTable,
     ExistingColumn,
-    SqlTarget,
     TargetDescription,
     changing,
 )
@@ -62,7 +62,7 @@ NO_NAMES: Final[Mapping[str, str]] = {}
 WIDER: Final = (("SMALLINT", "INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"))
 
 
-class DuckTarget(SqlTarget):
+class DuckTarget(FileTarget):
     """Connect to a DuckDB file, which no other process may open.
 
     Rows go in as Arrow columns. There are no savepoints, so a failure undoes the whole transaction.

@@ -22,10 +22,10 @@ from waltap_sinks.sql.errors import (
     SqlValueUnfit,
 )
 from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.targets.file import FileTarget
 from waltap_sinks.sql.targets.target import (
     BoundTable,
     ExistingColumn,
-    SqlTarget,
     TargetDescription,
     WriteObstacle,
 )
@@ -57,7 +57,7 @@ MADE: Final = """
 """
 
 
-class SqliteTarget(SqlTarget):
+class SqliteTarget(FileTarget):
     """Connect to a SQLite file.
 
     Numbers are INTEGER, REAL or NUMERIC, and numerics of more than 15 digits TEXT. Dates and times are
