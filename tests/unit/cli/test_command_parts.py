@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import typer
 from rich.console import Console, RenderableType
 from tests.harness.command import run_program
+from tests.harness.pipeline import until
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -289,6 +291,34 @@ def test_a_folder_that_cannot_be_read_again_changes_nothing(tmp_path, monkeypatc
     assert supervisor.run() == 0
     assert "the folder cannot be read again" in caplog.text
     assert clock.now >= 7, "it watches its pipelines as before"
+
+
+def test_a_pipeline_that_does_not_end_delays_no_other_and_a_second_interrupt_kills_it(
+    tmp_path, monkeypatch
+):
+    folder, program = tmp_path / "all", tmp_path / "python"
+    folder.mkdir()
+    first, second = folder / "a.toml", folder / "b.toml"
+    first.write_text("[source]\n")
+    program.write_text("#!/bin/sh\ntrap '' TERM\ntouch $4.runs\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    supervisor = Supervisor(lambda: sorted(profiles(folder)))
+
+    def act() -> None:
+        try:
+            until(Path(f"{first}.runs").exists, "the first")
+            first.rename(second)
+            supervisor.read_again()
+            until(Path(f"{second}.runs").exists, "the second")
+        finally:
+            supervisor.interrupt()
+            supervisor.interrupt()
+
+    with ThreadPoolExecutor() as pool:
+        acted = pool.submit(act)
+        assert supervisor.run() == 0
+        acted.result()
 
 
 # --- each command that prints a table has --json, and prints valid JSON with it -------------------

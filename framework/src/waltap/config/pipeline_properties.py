@@ -256,6 +256,7 @@ class EngineProperties(Properties):
     http: Maybe[str] = declare(
         "waltap.http",
         common=True,
+        pattern=r"^(.*:[0-9]{1,5})?$",
         summary="HOST:PORT of a status page, with /metrics, /healthz, /readyz, /api/status and "
         "/api/signal; empty: none.",
         examples=("127.0.0.1:8083",),

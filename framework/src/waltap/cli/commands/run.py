@@ -282,7 +282,8 @@ def _all(
     supervisor = Supervisor(lambda: sorted(profiles(folder)), arguments, settings)
 
     def act(number: int, _frame: object) -> None:
-        (supervisor.read_again if number == signal.SIGHUP else supervisor.stop)()
+        does = {signal.SIGHUP: supervisor.read_again, signal.SIGINT: supervisor.interrupt}
+        does.get(signal.Signals(number), supervisor.stop)()
 
     with telemetry(Host()) as show, handled(dict.fromkeys((*ENDS, signal.SIGHUP), act)):
         if log_file is not None:

@@ -148,6 +148,8 @@ class _SupervisedProcess:
     due: float | None = 0.0
     """When it is to be started; None: not before the folder is read again."""
     code: int | None = None
+    gone: bool = False
+    """Its profile was removed, and the process ends."""
 
 
 @dataclass(slots=True)
@@ -163,12 +165,17 @@ class Supervisor:
     settings: Sequence[str] = ()
     clock: Clock = field(default_factory=SystemClock)
     stopping: bool = False
+    killing: bool = False
     reading: bool = True
     _children: dict[Path, _SupervisedProcess] = field(default_factory=dict)
 
     def stop(self) -> None:
         """Have every pipeline end cleanly. Called by signal handlers, too."""
         self.stopping = True
+
+    def interrupt(self) -> None:
+        """Stop; the second time, kill what still runs."""
+        self.killing, self.stopping = self.stopping, True
 
     def read_again(self) -> None:
         """Reload the folder: start new profiles, stop removed ones.
@@ -187,7 +194,7 @@ class Supervisor:
                 if self.reading:
                     self.reading = False
                     self._read()
-                for child in self._children.values():
+                for child in list(self._children.values()):
                     self._check(child)
                 if not any(
                     each.process or each.due is not None for each in self._children.values()
@@ -195,7 +202,7 @@ class Supervisor:
                     break
                 self.clock.wait(POLL_S, lambda: self.stopping)
         finally:
-            self._end(self._children.values())
+            self._end()
         bad = [each.code for each in self._children.values() if each.code not in {None, DONE}]
         return 1 if bad and not self.stopping else 0
 
@@ -205,15 +212,18 @@ class Supervisor:
         except OSError as error:
             log.error("the folder cannot be read again, nothing changes: %s", error)  # noqa: TRY400
             return
-        gone = [child for path, child in self._children.items() if path not in there]
-        self._end(gone)
-        for child in gone:
-            log.info("%s is gone: its pipeline has ended", child.path)
-            del self._children[child.path]
+        for child in [child for path, child in self._children.items() if path not in there]:
+            child.gone, child.due = True, None
+            if child.process is None:
+                self._forget(child)
+            else:
+                child.process.terminate()
         for path, content in there.items():
             known = self._children.get(path)
             if known is None:
                 self._children[path] = _SupervisedProcess(path, content)
+            elif known.gone:
+                continue  # its old process has not ended: `_forget` reads the folder again
             elif known.process is not None:
                 known.content = content
                 known.process.send_signal(signal.SIGHUP)
@@ -237,6 +247,9 @@ class Supervisor:
         if code is None:
             return
         child.process, child.code = None, code
+        if child.gone:
+            self._forget(child)
+            return
         if code == START_OVER:
             log.info("%s has changed: its pipeline restarts", child.path.name)
             child.due, child.rest_s = now, REST_S
@@ -251,6 +264,12 @@ class Supervisor:
         if now - child.began >= WELL_S:
             child.rest_s = REST_S
         self._rest(child, f"ended with {code}")
+
+    def _forget(self, child: _SupervisedProcess) -> None:
+        log.info("%s is gone: its pipeline has ended", child.path)
+        del self._children[child.path]
+        if child.path.exists():  # it has come back
+            self.read_again()
 
     def _rest(self, child: _SupervisedProcess, problem: str) -> None:
         child.due = self.clock.monotonic() + child.rest_s
@@ -269,15 +288,19 @@ class Supervisor:
             pipe.write(json.dumps(list(self.settings)).encode())
         return process
 
-    def _end(self, children: Iterable[_SupervisedProcess]) -> None:
+    def _end(self) -> None:
         """End processes cleanly, all at once, and wait for them."""
-        running = [child for child in children if child.process is not None]
+        running = [child for child in self._children.values() if child.process is not None]
         for child in running:
             assert child.process is not None
             child.process.terminate()
         for child in running:
             assert child.process is not None
-            child.code, child.process = child.process.wait(), None
+            while child.process.poll() is None:
+                if self.clock.wait(POLL_S, lambda: self.killing):
+                    child.process.kill()
+                    child.process.wait()
+            child.code, child.process = child.process.returncode, None
 
 
 @contextmanager
