@@ -99,6 +99,7 @@ CHANGES.make(
     ("sorts_changes", ORDER, altering(transactions, lambda part: part.changes.sort(key=lambda change: -change.lsn))),
     ("doubles_changes", ORDER, altering(transactions, lambda part: setattr(part, "changes", [c for change in part.changes for c in (change, change)]))),
     ("cuts_rows_but_not_relations", "test_rows_fit_their_relation", altering(inserts, lambda change: setattr(change, "new", change.new[:-1]))),
+    ("writes_numbers", "test_rows_fit_their_relation", altering(inserts, lambda change: setattr(change, "new", (*change.new[:-1], 7)))),
     ("makes_relations_per_row", "test_a_relation_stays_the_same_object", altering(inserts, lambda change: setattr(change, "relation", replace(change.relation)))),
     ("keeps_every_other_of_a_batch", "test_cutting_batches_otherwise_makes_no_difference", lambda batch: filtered(batch, lambda _, numbers=itertools.count(): next(numbers) % 2 == 0)),
     ("makes_a_batch_of_its_own", "test_the_position_is_left_alone", lambda batch: of_its_own(Batch, batch)),

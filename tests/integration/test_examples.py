@@ -147,6 +147,14 @@ def test_a_name_that_cannot_be_one_is_refused_and_a_folder_that_is_there_is_left
     for name in ("postgres", "waltap-testing"):
         with pytest.raises(ConfigurationError, match="is of a distribution of waltap's own"):
             generate(name, "sink", tmp_path)
+    for kind, names in {
+        "sink": ("jsonl", "wt", "w-t"),
+        "snapshotter": ("never",),
+        "command": ("run",),
+    }.items():
+        for name in names:
+            with pytest.raises(ConfigurationError, match="is taken"):
+                generate(name, kind, tmp_path)
     assert list(tmp_path.iterdir()) == []
     kept = tmp_path / "waltap-acme"
     kept.mkdir()

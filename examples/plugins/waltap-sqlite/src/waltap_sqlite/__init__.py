@@ -1,1 +1,1 @@
-"""A offset store for waltap."""
+"""An offset store for waltap."""

@@ -94,8 +94,8 @@ def init(
         echo(f"{name} is not in it: export {variable}=…")
     if secret := _unset_secret(connector, source):
         echo(
-            f"{secret} is not given: where the server asks for one, set it in {file}, such as by "
-            f"export {_variable(secret)}=…"
+            f"{secret} is not given: where the server asks for one, take the # from its line in "
+            f"{file}, and export {_variable(secret)}=…"
         )
     if value != given:
         echo(

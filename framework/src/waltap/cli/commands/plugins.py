@@ -16,6 +16,7 @@ from waltap.cli.profile_source import Json
 from waltap.cli.terminal import answers, echo
 from waltap.errors import usage_error
 from waltap.plugins.host import Host, PluginHealth, PluginInfo
+from waltap.ports.specs import KINDS
 from waltap.services.monitor.views import table
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -73,6 +74,8 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
 
     Raises: ConfigurationError for a name that cannot be one, or a folder that is there already.
     """
+    from waltap.cli.application import COMMANDS
+
     if not NAME.fullmatch(name):
         allowed = "lower-case letters and digits, parts joined by -"
         raise usage_error("NAME", "cannot be a plugin's name", value=name, allowed=allowed)
@@ -80,17 +83,27 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
     # pip would replace our distribution by a package of its name
     if f"{PREFIX}{bare}" in {re.split(r"[^\w-]", own)[0] for own in requires("waltap") or ()}:
         raise usage_error("NAME", "is of a distribution of waltap's own", value=name)
+    templates, code = files("waltap.cli.commands") / "templates", bare.replace("-", "").upper()
+    hook = re.search(
+        r"def register_(\w+)", (templates / kind / "src" / "plugin.py.tmpl").read_text()
+    )
+    assert hook is not None
+    (provided,) = [each.spec for each in KINDS if each.attribute == hook[1]]
+    taken = {*COMMANDS} if kind == "command" else set()
+    for spec in Host().specs(provided):
+        taken |= {spec.name, *getattr(spec, "aliases", ())}
+    if bare in taken or code == "WT":
+        raise usage_error("NAME", "is taken", value=name)
     folder = into / f"{PREFIX}{bare}"
     if folder.exists():
         raise usage_error(str(folder), "exists already", allowed="another name, or --into")
-    templates = files("waltap.cli.commands") / "templates"
     words = {
         "name": bare,
         "distribution": f"{PREFIX}{bare}",
         "package": f"{PREFIX}{bare}".replace("-", "_"),
         "class": "".join(part.capitalize() for part in bare.split("-")),
-        "code": bare.replace("-", "").upper(),
-        "kind": kind.replace("-", " "),
+        "code": code,
+        "kind": f"{'An' if kind == 'offset-store' else 'A'} {kind.replace('-', ' ')}",
         "advice": (templates / kind / "advice.txt").read_text(encoding="utf-8").strip(),
         "waltap": __version__,
     }

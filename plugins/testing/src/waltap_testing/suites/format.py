@@ -227,6 +227,12 @@ class FormatSuite(RigSuite):
         assert keys == keys[:1] * 4
         assert _only(render, Insert(ITEMS, 19, ("2", "1", "a"))).key != keys[0]
 
+    def test_a_key_has_every_column_of_the_primary_key(self, rig: FormatRig) -> None:
+        both, render = ("id", "serial"), rig.build()
+        table = msgspec.structs.replace(ITEMS, table="pairs", oid=16498, primary_key=both)
+        rows = [("1", "1", "a"), ("1", "2", "a"), ("2", "1", "a")]
+        assert len({_only(render, Insert(table, 16, row)).key for row in rows}) == 3
+
     def test_a_tombstone_follows_its_delete_alone(self, rig: FormatRig) -> None:
         """A delete has at most one tombstone, with its key, last."""
         render = rig.build()
@@ -269,6 +275,7 @@ class FormatSuite(RigSuite):
             [record.topic for record in _records(render, Truncate(tables, 16))]
             for tables in ((ITEMS, NOTES), (ITEMS,), (NOTES,))
         ]
+        assert topics[1]
         assert topics[0] == topics[1] + topics[2]
 
     def test_logical_messages_give_records(self, rig: FormatRig) -> None:

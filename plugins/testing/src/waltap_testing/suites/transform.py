@@ -17,6 +17,7 @@ import pytest
 from waltap.changes.capture.properties import CaptureProperties
 from waltap.changes.decode.message import Change, LogicalMessage, Truncate
 from waltap.changes.decode.relation import Relation
+from waltap.changes.decode.tuple_image import MissingValue
 from waltap.changes.events import EventTransform
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.position import START, Position
@@ -120,10 +121,12 @@ class TransformSuite(RigSuite):
             assert [_plain_change(change) for change in changes] == before
 
     def test_rows_fit_their_relation(self, rig: TransformRig) -> None:
-        """Every tuple has one value per column of its relation."""
+        """Every tuple has one value per column: a text, None or a `MissingValue`."""
         for found in map(rig.build(), _batches()):
             for relation, row in _rows(found):
                 assert len(row) == len(relation.columns), f"{relation.name}: {row}"
+                for value in row:
+                    assert isinstance(value, str | MissingValue | None), f"{relation.name}: {row}"
 
     def test_rows_of_a_snapshot_become_what_inserts_become(self, rig: TransformRig) -> None:
         """A value masked in the stream is masked in snapshots."""
