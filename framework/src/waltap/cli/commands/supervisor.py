@@ -174,7 +174,7 @@ class Supervisor:
         self.stopping = True
 
     def interrupt(self) -> None:
-        """Stop; the second time, kill what still runs."""
+        """Stop; the second time, kill the processes that still run."""
         self.killing, self.stopping = self.stopping, True
 
     def read_again(self) -> None:
