@@ -3,7 +3,7 @@ create table described (id int primary key, a text);
 create unlogged table lightly (id int primary key);
 create table nested (id int primary key, n int[], t text[]);
 alter table nested replica identity full;
-create table defaulted (id int primary key, v text default 'x', w text);
+create table defaulted (id int primary key, v text default 'x', w text default 'y');
 alter table defaulted replica identity full;
 create table several (id int primary key, one text, two varchar(30), three char(12));
 insert into described values (1, 'x');

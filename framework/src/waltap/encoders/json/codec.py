@@ -31,6 +31,7 @@ MISFITS = (
     ValueError, TypeError, KeyError, IndexError, ArithmeticError, msgspec.MsgspecError,
 )  # fmt: skip
 
+_NULLS = (None, ABSENT)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_WORD = re.compile(r"\W", re.ASCII)
 Convert = Callable[[Any], str]
@@ -108,6 +109,8 @@ class RowCodec(CompiledTable):
 
     # The part of the source block that names the table.
     table: str = field(init=False)
+    # Key columns whose NULL is written as a default, to which it is not equal.
+    _defaulted: tuple[int, ...] = field(init=False)
     # Returns a key's JSON without schema; None for tables without key.
     key: Callable[[Tuple], str] | None = field(init=False)
     row: Callable[[Tuple], str] = field(init=False)
@@ -117,6 +120,13 @@ class RowCodec(CompiledTable):
     def __post_init__(self) -> None:
         relation = self.plan.relation
         self.table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+        self._defaulted = tuple(
+            column.index
+            for column in self.plan.key_columns
+            if (mapping := column.mapping)
+            and mapping.schema.optional
+            and mapping.schema.default is not None
+        )
         made = _defined("codec", self)
         self.key = made["key"] if self.key_columns or self.key_tail else None
         self.row, self.creates, self.written = made["row"], made["creates"], made["written"]
@@ -137,7 +147,10 @@ class RowCodec(CompiledTable):
         return self.old_renderers[name]
 
     def same_key(self, old: Tuple, new: Tuple) -> bool:
-        return self.key is None or self.key(old) == self.key(new)
+        return self.key is None or (
+            self.key(old) == self.key(new)
+            and all((old[i] in _NULLS) == (new[i] in _NULLS) for i in self._defaulted)
+        )
 
 
 # --- columns --------------------------------------------------------------------------------------
