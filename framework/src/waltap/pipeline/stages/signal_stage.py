@@ -236,7 +236,7 @@ class SignalStage:
         if self._watcher is None:
             found = self._read(signal, None)
             return found if isinstance(found, str) else found(self._now_us()) or ""
-        why = self._watcher.take(signal, self._now_us(), explain=explain)
+        why = self._watcher.take(signal, self._now_us(), explain=explain, reads=False)
         self._keep(self._watcher)
         return why
 

@@ -255,7 +255,7 @@ class IncrementalSnapshots:
         self._moved = MovedRows(self.state, identifying)
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: SnapshotWindow | None = None
-        self._at_end = False
+        self._at_end, self._reads = False, True
         self._saw: Callable[[int], bool] = _nothing
         self._chunk_end: list[str | None] | None = None
         self._keeps_name: Callable[[], bool] | None = None
@@ -452,16 +452,17 @@ class IncrementalSnapshots:
         schema, table = schema_and_table(name) or ("", "")
         return not self._refusal(SnapshotRequest(schema=schema, table=table, signal=""))
 
-    def take(self, signal: Signal, now: int, *, explain: bool = False) -> str:
+    def take(self, signal: Signal, now: int, *, explain: bool = False, reads: bool = True) -> str:
         """Process a signal of any channel.
 
         Return the reason for ignoring it, or "". With ``explain`` that is also the reason for ignoring
-        a part (`PartlyIgnored`), of at most `TABLES_AT_ONCE` tables. Raises: SourceError; then the
-        signal waits.
+        a part (`PartlyIgnored`), of at most `TABLES_AT_ONCE` tables. Without ``reads`` the next `resume`
+        reads: the request must be stored first. Raises: SourceError; then the signal waits.
         """
-        self._stored, self._explained = None, None
+        self._stored, self._explained, self._reads = None, None, reads
         found = self._read_signal(signal, self._action)
         ignored = found if isinstance(found, str) else found(now) or ""
+        self._reads = True
         return ignored or (self._explained() if explain and self._explained is not None else "")
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
@@ -629,12 +630,14 @@ class IncrementalSnapshots:
 
         It gets one pair of watermarks. Without such a chunk, the pair ends the snapshot.
         """
-        state = self.state
+        state, self.waiting = self.state, not self._reads
+        if self.waiting:
+            return
         self._stop()
         if not state.queue:
             self.suspended = False
             return
-        self.waiting, before, self.suspended = False, self.suspended, self._must_wait()
+        before, self.suspended = self.suspended, self._must_wait()
         if self.suspended != before:
             self._notice_pause("PAUSED" if self.suspended else "RESUMED")
         if self.suspended:
