@@ -83,6 +83,7 @@ ENDS = [
     ("init", 2, "--dsn is not given"),
     ("init x.Properties --dsn postgres://h/d --sink null", 2, "FILE.toml"),
     ("run FILE --http é..b:80 --set waltap.http.token=12345678", 2, "cannot be listened at"),
+    ("doctor FILE --set waltap.http=127.0.0.1", 2, "waltap.http has another form"),
     ("plugins new x --kind decodr", 2, "'--kind': 'decodr' is not one of"),
 ]
 
