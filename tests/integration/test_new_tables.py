@@ -527,3 +527,15 @@ def test_a_table_that_was_left_out_while_nobody_ran_is_a_gap(old, pipeline):
         run(pipeline)
     (gap,) = GapCertificates(pipeline.offset_file.parent).open()
     assert gap.tables == ("public.lost",)
+
+
+def test_another_publication_that_had_less_for_a_while_is_a_gap(old, pipeline):
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY)")
+    old.execute("CREATE PUBLICATION p FOR TABLE old, lost; CREATE PUBLICATION q FOR TABLE old")
+    pipeline.settings |= BY_HAND
+    run(pipeline)
+    old.run("INSERT INTO lost VALUES (1)", "ALTER PUBLICATION q ADD TABLE lost")
+    pipeline.settings["publication.name"] = "q"
+    run(pipeline)
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    assert "public.lost" in gap.tables

@@ -284,10 +284,15 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         toast = self.file.startswith("toast") and before.file.startswith("toast")
         return toast and self.file != before.file and self.columns == before.columns
 
-    def sent_less(self, before: "Membership") -> bool:
-        """Return whether changes may be missing since ``before``."""
+    def sent_less(self, before: "Membership", own: Collection[str]) -> bool:
+        """Return whether changes may be missing since ``before``.
+
+        ``own``: the values of ``by`` under the profile's publications, with and without inserts.
+        """
         if self.by != before.by:
-            return False  # the profile names another publication or another server
+            # Another publication may have had less; another server is no evidence.
+            (server, _, _), (former, _, names) = self.by.partition(" "), before.by.partition(" ")
+            return server == former and names not in own
         now, old = _entries(self.how), _entries(before.how)
         if now != old:
             explained = [each.other_properties for each in now] != [

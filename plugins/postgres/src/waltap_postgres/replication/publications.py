@@ -411,9 +411,11 @@ class PublicationSet:
 
         ``before`` and ``now`` are results of `memberships`."""
         found, moved = set(), {}
+        name, inserts = (self._properties.publication_name + end for end in ("", INSERTS_SUFFIX))
+        own = name, inserts, f"{name} {inserts}"
         for oid, was in before.items():
             each = now.get(oid, was)
-            if each.sent_less(was):
+            if each.sent_less(was, own):
                 found.add(oid)
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
