@@ -539,3 +539,16 @@ def test_another_publication_that_had_less_for_a_while_is_a_gap(old, pipeline):
     run(pipeline)
     (gap,) = GapCertificates(pipeline.offset_file.parent).open()
     assert "public.lost" in gap.tables
+
+
+def test_what_was_sent_less_during_the_first_snapshot_is_a_gap(old, pipeline):
+    old.execute("CREATE TABLE lost (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE old, lost")
+    pipeline.settings |= BY_HAND
+    held, release = pipeline.destination.hold()
+    with pipeline.running(ready=False) as there:
+        there.until(held.is_set, "the snapshot")
+        old.run(TAKEN, "INSERT INTO lost VALUES (1)", PUT_BACK)
+        release.set()
+        there.until(lambda: there.engine.state == "streaming", "streaming")
+    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    assert gap.tables == ("public.lost",)

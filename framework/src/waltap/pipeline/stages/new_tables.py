@@ -168,12 +168,14 @@ class NewTables:
             self._document.save(before)
 
     def start_over(self, connector: Connector, offset: Offset) -> None:
-        """Record the captured tables of a fresh start."""
+        """Record the captured tables of a fresh start and how they are streamed."""
         tables = tables_of(connector)
-        self._names, captured = tables.existing_tables(), tables.captured_tables()
+        with connector.once():
+            self._names, captured = tables.existing_tables(), tables.captured_tables()
+            streamed_as = _texts(published_by(connector).streamed_as())
         self._captured = set(captured)
         before = self._load(_database(offset))
-        self._known = _KnownTables(_database(offset), [], [], left_out=_had(before))
+        self._known = _KnownTables(_database(offset), [], [], streamed_as, _had(before))
         self._save()
 
     def begin(
@@ -202,7 +204,14 @@ class NewTables:
         self.captured = tuple(sorted(captured.values()))
         self._joining.clear()
         self._known = _KnownTables(database, [], [], streamed_as, _had(before))
-        if before is not None and not after_snapshot:
+        if before is not None and after_snapshot:
+            # The stream has what came during the snapshot as it was published then.
+            changed = published.streamed_otherwise(before.streamed_as, streamed_as)
+            changed &= captured.keys()
+            for identifier in sorted(changed):
+                self._say("changed", captured[identifier])
+            self._warn_of_gaps(changed, self._names)
+        elif before is not None:
             known, others = set(before.captured), {*before.others, *before.streamed_as}
             with connector.once():
                 for identifier, name in captured.items():
