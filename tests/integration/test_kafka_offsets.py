@@ -100,6 +100,9 @@ def test_an_offset_of_the_state_folder_goes_into_the_topic(kafka, topic, tmp_pat
     for other, counts in ((later, later), (OLD, NEW), (later.with_sole(slot_created_lsn=8), NEW)):
         kept.store(other)  # as a run without the topic does
         assert made.load() == counts
+    made.store(later)
+    store(kafka, topic, tmp_path / "elsewhere/p").store(OLD)  # as `waltap offsets set` there does
+    assert made.load() == OLD
     assert read_all(kafka.bootstrap, topic)[-1].key() == b'["p",{"waltap":"offset"}]'
 
 

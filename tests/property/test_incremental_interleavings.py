@@ -16,6 +16,7 @@ from waltap.changes.decode.message import Change, Delete, OldTuple, Update
 from waltap.changes.decode.relation import Column, Relation
 from waltap.changes.decode.tuple_image import ABSENT, UNCHANGED, MissingValue, Tuple
 from waltap.changes.transactions.transaction import SnapshotRows, TransactionPart
+from waltap.errors import ConnectionLost
 from waltap.ports.signals.signal import Signal, SnapshotRequest
 from waltap.ports.snapshot.chunk_source import ChunkSize, NamedTable, ReadChunk
 from waltap.ports.snapshot.incremental import IncrementalSnapshots
@@ -425,3 +426,18 @@ def test_the_stream_goes_on_between_tables_without_rows(positions):
     assert (server.looks, len(snapshots.state.queue), snapshots.waiting) == (40, 10, True)
     snapshots.resume(0)
     assert (server.looks, snapshots.state.queue, snapshots.waiting) == (50, [], False)
+
+
+def test_a_signal_that_fails_does_not_stop_the_reading_of_others():
+    def read(signal: Signal, action: Any) -> Any:
+        if signal.kind == "stop-snapshot":
+            raise ConnectionLost("the catalogue does not answer")
+        return action(signal, ALL)
+
+    server = WideServer(2, "id")
+    snapshots = snapshots_of(server, IncrementalState(), read=read)
+    snapshots.take(Signal("s", "execute-snapshot", ""), 0, reads=False)
+    with pytest.raises(ConnectionLost):
+        snapshots.take(Signal("s", "stop-snapshot", ""), 0, reads=False)
+    snapshots.resume(0)
+    assert (server.looks, snapshots.state.queue) == (2, [])

@@ -4,7 +4,7 @@ The record survives the loss of the pipeline's machine. The topic may be a Conne
 (``offset.storage.topic``): keys have the form of its keys and never equal one of them.
 
 The state folder has a copy for tools that read state folders. The copy also counts while the topic
-has no record, or an older one, as for a pipeline that ran without the topic.
+has no record, or an older one and another store wrote the copy: the pipeline ran without the topic.
 """
 
 import json
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
+import msgspec
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -79,19 +80,22 @@ class KafkaOffsetStore(OffsetStore):
             raise OffsetUnreadable(f"{record} is no offset: {error}", path=record) from error
         with suppress(OffsetError):
             copy = self._copy.load()
-            # A run with another store has written the copy alone.
-            if copy is not None and _continues(copy, stored):
+            if copy is not None and _continues(copy, stored) and not self._is_own():
                 return copy
         return stored
 
     def store(self, offset: Offset) -> None:
         self._asked(lambda: self._write(encoded(offset)))
-        self._copy.store(offset)
+        self._copy.store(_Copy(**msgspec.structs.asdict(offset), in_topic=True))
 
     def clear(self) -> None:
         if self._asked(self._last):
             self._asked(lambda: self._write(None))
         self._copy.clear()
+
+    def _is_own(self) -> bool:
+        """Return whether this store wrote the copy; another may have gone back since."""
+        return msgspec.json.decode(self._copy.path.read_bytes(), type=_Copy).in_topic
 
     # --- the topic --------------------------------------------------------------------------------
 
@@ -188,6 +192,12 @@ class KafkaOffsetStore(OffsetStore):
             topic=self._topic,
             servers=self._servers,
         ) from cause
+
+
+class _Copy(Offset, frozen=True, kw_only=True):
+    """An offset with a mark that other stores leave out."""
+
+    in_topic: bool = False
 
 
 def _continues(later: Offset, stored: Offset) -> bool:

@@ -16,7 +16,7 @@ from waltap.base.network.retry import RetryBackoff
 from waltap.base.plugin_errors import UnusableResult
 from waltap.changes.events.event import Record
 from waltap.changes.transactions.order import TransactionCounts
-from waltap.changes.transactions.position import START, Position, Positions
+from waltap.changes.transactions.position import Position, Positions
 from waltap.changes.transactions.transaction import (
     Batch,
     Notification,
@@ -131,8 +131,8 @@ class SinkWriter:
         # Stored with the positions: the state of incremental snapshots after the last batch.
         self.signals: Mapping[str, object] = offset.signals
         # Of each batch with rows of an incremental or blocking snapshot that may not be durable, which
-        # no stream repeats: its partition, the positions before and after it, the signals before it.
-        self._held = deque[tuple[str, Position, Position, Mapping[str, object]]]()
+        # no stream repeats: its partition and its end; before it the written positions and the signals.
+        self._held = deque[tuple[str, Position, Positions, Mapping[str, object]]]()
         self._counted: list[tuple[str, Position, TransactionCounts]] = []
         self._committed_ms: dict[str, int | None] = {}
         # Of the last made batch: the end and the commit time of its last transaction.
@@ -205,7 +205,7 @@ class SinkWriter:
                 del self._ahead[name]
             else:
                 reached = whole.position
-        before, signals_before = self.written[name], self.signals
+        before, signals_before = self.written, self.signals
         self.written = self.written.advanced(name, reached)
         if reached.index:
             self._note_counts(name, reached)
@@ -223,7 +223,7 @@ class SinkWriter:
             self._reading.delivered(chunk_ends(parts))
         read = self._count(batch, started)
         if read and not snapshot and self._acknowledging is None:
-            self._held.append((name, before, reached, signals_before))
+            self._held.append((name, reached, before, signals_before))
         if self._observes["on_batch"]:
             seconds = self._clock.monotonic() - started
             self._host.notify("on_batch", pipeline=self._pipeline, batch=batch, seconds=seconds)
@@ -396,14 +396,17 @@ class SinkWriter:
         return moved
 
     def _before_held(self, durable: Positions) -> Positions:
-        """Return ``durable``, at most up to rows of snapshots that are not durable."""
-        held = self._held
-        while held and durable.get(held[0][0], START) >= held[0][2]:
+        """Return ``durable``, at most up to rows of snapshots that are not durable.
+
+        Of a sink that promises nothing, rows count that are at the stored position.
+        """
+        held, stored = self._held, self.offset.partitions
+        while held and durable.get(held[0][0], stored[held[0][0]].position) >= held[0][1]:
             held.popleft()
-        if not held or held[0][0] not in durable:
+        if not held:
             return durable
-        name, before, *_ = held[0]
-        return durable.advanced(name, min(before, durable[name]))
+        before = held[0][2]  # of all partitions: what came later may have asked for rows
+        return Positions({name: min(at, before[name]) for name, at in durable.items()})
 
     def drain(self) -> None:
         """Wait for pending acknowledgements, before the last flush of a run."""

@@ -460,9 +460,11 @@ class IncrementalSnapshots:
         reads: the request must be stored first. Raises: SourceError; then the signal waits.
         """
         self._stored, self._explained, self._reads = None, None, reads
-        found = self._read_signal(signal, self._action)
-        ignored = found if isinstance(found, str) else found(now) or ""
-        self._reads = True
+        try:
+            found = self._read_signal(signal, self._action)
+            ignored = found if isinstance(found, str) else found(now) or ""
+        finally:
+            self._reads = True
         return ignored or (self._explained() if explain and self._explained is not None else "")
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
