@@ -331,14 +331,22 @@ def test_rows_are_found_by_values_whose_column_has_a_type_for_former_ones(place,
 def test_a_table_of_sqlite_keeps_all_else_when_a_column_gets_another_type(file):
     one, two = _typed("int4", "text")
     rest = "v {} DEFAULT 5 CHECK (v <> 9), w DEFAULT 3)"
-    file.execute(f"CREATE TABLE t ([id] INTEGER PRIMARY KEY, {rest.format('INTEGER')}")
-    file.execute("CREATE TRIGGER mine AFTER DELETE ON t BEGIN SELECT 1; END")
+    key = "[id] INTEGER PRIMARY KEY, -- as at the source\n"
+    file.execute(f"CREATE TABLE t ({key} {rest.format('INTEGER')}")
+    file.execute("CREATE UNIQUE INDEX refers ON t (id, w)")
+    file.execute("CREATE TABLE child (id, w, FOREIGN KEY (id, w) REFERENCES t (id, w))")
+    file.execute(
+        "CREATE TRIGGER mine AFTER INSERT ON t WHEN new.id = 1 BEGIN INSERT INTO child VALUES (1, 3); END"
+    )
     source = Model()
-    file.deliver(source.inserted(one, ["1", "7"]), source.inserted(two, ["2", "x"]))
+    file.deliver(source.inserted(one, ["1", "7"]))
+    file.deliver(source.inserted(two, ["2", "x"]), foreign_keys="check")
     assert file.execute("SELECT * FROM t") == [(1, "7", 3), (2, "x", 3)]
     made = file.execute("SELECT sql FROM sqlite_master WHERE tbl_name = 't' ORDER BY type")
-    assert made[0][0].endswith(rest.format("TEXT"))
-    assert "mine" in made[1][0]
+    assert "refers" in made[0][0]
+    assert made[1][0].endswith(rest.format("TEXT"))
+    assert "mine" in made[2][0]
+    assert file.execute("SELECT * FROM child") == [(1, 3)]
 
 
 @pytest.mark.parametrize(("state", "error"), [("25006", SqlReadOnly), ("42501", SqlRefused)])

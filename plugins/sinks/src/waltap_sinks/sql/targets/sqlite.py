@@ -55,6 +55,8 @@ MADE: Final = """
     SELECT sql FROM sqlite_master WHERE tbl_name = %s COLLATE NOCASE AND sql IS NOT NULL
     ORDER BY type <> 'table', type
 """
+# A space or comment in them.
+GAP: Final = r"(?:\s|--[^\n]*+|/\*[\s\S]*?\*/)"
 
 
 class SqliteTarget(FileTarget):
@@ -165,7 +167,8 @@ class SqliteTarget(FileTarget):
         table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
         kind = next(kind for each, kind, *_ in info if each.lower() == column.lower())
         forms = self.quoted(column), f"`{column}`", f"[{column}]", column
-        before = rf"([(,]\s*(?:{'|'.join(map(re.escape, forms))})\s+){re.escape(kind)}(?!\w)"
+        named = "|".join(map(re.escape, forms))
+        before = rf"([(,]{GAP}*+(?:{named}){GAP}++){re.escape(kind)}(?!\w)"
         (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
         made, found = re.subn(before, rf"\g<1>{type_}", made, count=1, flags=re.IGNORECASE)
         names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
@@ -176,10 +179,13 @@ class SqliteTarget(FileTarget):
             )
         self.run(f"CREATE TEMP TABLE waltap_copy AS SELECT {names} FROM {table}")
         self.run(f"DROP TABLE {table}")
-        self.run(made)
+        # Tables may refer to these rows by an index, and triggers must see no new rows.
+        triggers = [each for each in others if each.startswith("CREATE TRIGGER")]
+        for each in (made, *others[: len(others) - len(triggers)]):
+            self.run(each)
         self.run(f"INSERT INTO {table} ({names}) SELECT {names} FROM temp.waltap_copy")
         self.run("DROP TABLE temp.waltap_copy")
-        for each in others:
+        for each in triggers:
             self.run(each)
 
     def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
