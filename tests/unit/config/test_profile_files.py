@@ -131,6 +131,12 @@ def test_a_connector_of_strimzi_is_a_profile(tmp_path, form):
     assert {"spec.state", "spec.autoRestart"} <= set(found.ignored)
 
 
+def test_a_key_of_yaml_may_replace_a_merged_one(tmp_path):
+    base = "kind: KafkaConnector\nx: {y: [{z: &more {<<: {a: 1}, a: 2}}]}\n"
+    raw = written(tmp_path, "c.yaml", f"{base}spec: {{class: c, config: {{<<: *more, a: 3}}}}")
+    assert raw.settings["a"].value == "3"
+
+
 @pytest.mark.parametrize(
     ("spec", "runs"),
     [({"state": "running"}, True), ({"state": "paused"}, False), ({"state": "stopped"}, False)]

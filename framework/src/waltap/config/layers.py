@@ -278,9 +278,10 @@ def _yaml(text: str, origin: str) -> RawProfile:
         raise ValueError(message) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # has no types
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            _distinct([(str(key.value), value.value) for key, value in node.value])
-            return super().construct_mapping(node, deep)
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)  # without those that `<<` merges into it
+            _distinct((str(key.value), value.value) for key, value in node.value)
+            return node
 
     try:
         documents = [each for each in yaml.load_all(text, Loader) if each is not None]
