@@ -321,6 +321,29 @@ def test_a_pipeline_that_does_not_end_delays_no_other_and_a_second_interrupt_kil
         acted.result()
 
 
+def test_a_profile_that_is_back_when_its_pipeline_ends_starts_again(tmp_path, monkeypatch):
+    file, program = tmp_path / "a.toml", tmp_path / "python"
+    file.write_text("[source]\n")
+    program.write_text("#!/bin/sh\necho >> $4.runs\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    found, runs = iter([[file], [], [file]]), Path(f"{file}.runs")
+    supervisor = Supervisor(lambda: next(found))
+
+    def act() -> None:
+        try:
+            until(runs.exists, "the first")
+            supervisor.read_again()
+            until(lambda: len(runs.read_text()) == 2, "the second")
+        finally:
+            supervisor.stop()
+
+    with ThreadPoolExecutor() as pool:
+        acted = pool.submit(act)
+        assert supervisor.run() == 0
+        acted.result()
+
+
 # --- each command that prints a table has --json, and prints valid JSON with it -------------------
 
 

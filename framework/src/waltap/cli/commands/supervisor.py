@@ -196,9 +196,10 @@ class Supervisor:
                     self._read()
                 for child in list(self._children.values()):
                     self._check(child)
-                if not any(
-                    each.process or each.due is not None for each in self._children.values()
-                ):
+                runs = [
+                    each for each in self._children.values() if each.process or each.due is not None
+                ]
+                if not (runs or self.reading):
                     break
                 self.clock.wait(POLL_S, lambda: self.stopping)
         finally:
