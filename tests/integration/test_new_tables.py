@@ -537,8 +537,14 @@ def test_another_publication_that_had_less_for_a_while_is_a_gap(old, pipeline):
     old.run("INSERT INTO lost VALUES (1)", "ALTER PUBLICATION q ADD TABLE lost")
     pipeline.settings["publication.name"] = "q"
     run(pipeline)
-    (gap,) = GapCertificates(pipeline.offset_file.parent).open()
+    gaps = GapCertificates(pipeline.offset_file.parent)
+    (gap,) = gaps.open()
     assert "public.lost" in gap.tables
+    assert ("public.old" in gap.tables) == (old.server.version >= 180000)
+    old.execute("CREATE PUBLICATION r FOR TABLE lost, old; INSERT INTO lost VALUES (2)")
+    pipeline.settings["publication.name"] = "r"
+    run(pipeline)
+    assert len(gaps.open()) == 1 + (old.server.version >= 180000)
 
 
 def test_what_was_sent_less_during_the_first_snapshot_is_a_gap(old, pipeline):

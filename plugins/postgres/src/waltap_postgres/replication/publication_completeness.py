@@ -240,8 +240,7 @@ class _Entry(NamedTuple):
 
     # OID of the publication.
     oid: str
-    # "t" if one transaction wrote the rows of the publication and of the membership. Earlier versions
-    # stored it.
+    # "t" if one transaction wrote the rows of the publication and of the membership.
     same_transaction: str
     # Properties that do not affect this table, but whose change rewrites ``row`` as well.
     other_properties: str
@@ -249,6 +248,12 @@ class _Entry(NamedTuple):
     row: str
     # The published operations, and the version of the membership's row.
     sent: str
+
+    @property
+    def unaltered(self) -> bool:
+        """Return whether a publication that names the table has had it from its creation on."""
+        # A member by its schema or its root may have come later.
+        return self.same_transaction == "t" and self.sent.count("/") == 2
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
@@ -284,17 +289,22 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         toast = self.file.startswith("toast") and before.file.startswith("toast")
         return toast and self.file != before.file and self.columns == before.columns
 
-    def sent_less(self, before: "Membership", own: Collection[str]) -> bool:
+    def sent_less(self, before: "Membership", own: Collection[str], *, handed_over: bool) -> bool:
         """Return whether changes may be missing since ``before``.
 
         ``own``: the values of ``by`` under the profile's publications, with and without inserts.
+        ``handed_over``: former ones are as they were, and a stream ends at changes before the present.
         """
-        if self.by != before.by:
-            # Another publication may have had less; another server is no evidence.
-            (server, _, _), (former, _, names) = self.by.partition(" "), before.by.partition(" ")
-            return server == former and names not in own
         now, old = _entries(self.how), _entries(before.how)
-        if now != old:
+        if self.by != before.by:
+            # Another server, or a decoder without publications and its slot, is no evidence.
+            (server, _, names), (former, _, were) = self.by.partition(" "), before.by.partition(" ")
+            if server != former or not (names and were) or were in own:
+                return False
+            # Another publication may have had less.
+            if not (handed_over and all(each.unaltered for each in now)):
+                return True
+        elif now != old:
             explained = [each.other_properties for each in now] != [
                 each.other_properties for each in old
             ]

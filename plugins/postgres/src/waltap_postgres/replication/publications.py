@@ -413,9 +413,13 @@ class PublicationSet:
         found, moved = set(), {}
         name, inserts = (self._properties.publication_name + end for end in ("", INSERTS_SUFFIX))
         own = name, inserts, f"{name} {inserts}"
+        others = {each for was in before.values() for each in was.by.split()[1:]} - {*own}
+        refuses = others and self._version_num < SKIPS_MISSING
+        former = find_memberships(self._catalogue, others) if refuses else {}
         for oid, was in before.items():
             each = now.get(oid, was)
-            if each.sent_less(was, own):
+            handed_over = oid in former and former[oid].how == was.how
+            if each.sent_less(was, own, handed_over=handed_over):
                 found.add(oid)
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
