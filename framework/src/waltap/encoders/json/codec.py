@@ -149,7 +149,10 @@ class RowCodec(CompiledTable):
     def same_key(self, old: Tuple, new: Tuple) -> bool:
         return self.key is None or (
             self.key(old) == self.key(new)
-            and all((old[i] in _NULLS) == (new[i] in _NULLS) for i in self._defaulted)
+            and not (
+                self._defaulted
+                and any((old[i] in _NULLS) != (new[i] in _NULLS) for i in self._defaulted)
+            )
         )
 
 

@@ -36,9 +36,9 @@ NAN: Final = float("nan")
 # Beginnings of Arrow types whose values are no text of the server.
 NESTED: Final = ("list<", "struct<", "map<")
 
-# Beginnings of Arrow types that have no alias, or no cast from text.
 LIST: Final = "list<item: "
 
+# Beginnings of Arrow types that have no alias, or no cast from text.
 READ: Final[dict[str, Callable[[str], Any]]] = {
     "binary": bytes.fromhex,
     "decimal": Decimal,
