@@ -85,7 +85,8 @@ def generate(name: str, kind: TemplateKind, into: Path) -> Path:
         raise usage_error("NAME", "is of a distribution of waltap's own", value=name)
     templates, code = files("waltap.cli.commands") / "templates", bare.replace("-", "").upper()
     hook = re.search(
-        r"def register_(\w+)", (templates / kind / "src" / "plugin.py.tmpl").read_text()
+        r"def register_(\w+)",
+        (templates / kind / "src" / "plugin.py.tmpl").read_text(encoding="utf-8"),
     )
     assert hook is not None
     (provided,) = [each.spec for each in KINDS if each.attribute == hook[1]]

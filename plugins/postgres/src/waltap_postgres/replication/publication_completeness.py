@@ -251,7 +251,7 @@ class _Entry(NamedTuple):
 
     @property
     def unaltered(self) -> bool:
-        """Return whether a publication that names the table has had it from its creation on."""
+        """Return whether a publication that names the table always had it."""
         # A member by its schema or its root may have come later.
         return self.same_transaction == "t" and self.sent.count("/") == 2
 
@@ -289,11 +289,11 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
         toast = self.file.startswith("toast") and before.file.startswith("toast")
         return toast and self.file != before.file and self.columns == before.columns
 
-    def sent_less(self, before: "Membership", own: Collection[str], *, handed_over: bool) -> bool:
+    def sent_less(self, before: "Membership", own: Collection[str], *, continues: bool) -> bool:
         """Return whether changes may be missing since ``before``.
 
         ``own``: the values of ``by`` under the profile's publications, with and without inserts.
-        ``handed_over``: former ones are as they were, and a stream ends at changes before the present.
+        ``continues``: former ones are as they were, and a stream ends at changes from before the present.
         """
         now, old = _entries(self.how), _entries(before.how)
         if self.by != before.by:
@@ -302,7 +302,7 @@ class Membership(msgspec.Struct, frozen=True, array_like=True):
             if server != former or not (names and were) or were in own:
                 return False
             # Another publication may have had less.
-            if not (handed_over and all(each.unaltered for each in now)):
+            if not (continues and all(each.unaltered for each in now)):
                 return True
         elif now != old:
             explained = [each.other_properties for each in now] != [

@@ -418,8 +418,8 @@ class PublicationSet:
         former = find_memberships(self._catalogue, others) if refuses else {}
         for oid, was in before.items():
             each = now.get(oid, was)
-            handed_over = oid in former and former[oid].how == was.how
-            if each.sent_less(was, own, handed_over=handed_over):
+            continues = oid in former and former[oid].how == was.how
+            if each.sent_less(was, own, continues=continues):
                 found.add(oid)
             elif each.by == was.by and each.file and was.file and each.file != was.file:
                 # Another file: only a look at the rows shows whether the table was unlogged.
