@@ -107,11 +107,6 @@ class TargetShape:
         captured = [(c.index, c.mask is None) for c in self.columns]
         return self.deferrable, [c.index for c in self.key], types, captured
 
-    @property
-    def version(self) -> object:
-        """Return all that a table in the target is altered for."""
-        return self.name, [column.name for column in self.columns], self.layout
-
     def leave_out(self, indexes: Collection[int]) -> None:
         """Leave out the columns at these indexes, except columns of the key."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)

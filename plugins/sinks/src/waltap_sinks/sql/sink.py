@@ -523,7 +523,8 @@ class SqlSink(Sink):
     def _bind_ahead(self, parts: Parts) -> None:
         """Create and alter tables first where DDL ends a transaction.
 
-        A transaction that is open is split there, or begins again if its rows share a key.
+        A transaction that is open is split there. If its rows share a key, new names wait for its end,
+        and for all else it begins again.
         Raises: SqlTransactionGap.
         """
         shapes = self._applier.unbound(parts)
@@ -531,27 +532,32 @@ class SqlSink(Sink):
             return
         # A commit would leave rows that share a key behind; the next attempt finds the tables.
         again = self._begun and bool(self._applier.waiting)
+        if again and self._bound_as_they_are(shapes, former=True):
+            return
         if again:
             self._undo()
         elif self._begun and isinstance(parts[0], TransactionPart):
             end_lsn = 0 if self._stored is None else self._stored.end_lsn
             self._commit(Position(end_lsn, parts[0].commit_lsn, parts[0].first_index))
-        self._target.begin()
-        for shape in shapes:
-            self._tables.of(shape, ahead=again)
-        self._target.commit()
+        self._bind(shapes)
         if again:
             names = ", ".join(str(shape.name) for shape in shapes)
             raise SqlTransactionGap(
                 f"{names} had to be created or altered while rows of the transaction shared a key"
             )
 
-    def _bound_as_they_are(self, shapes: Sequence[TargetShape]) -> bool:
+    def _bind(self, shapes: Sequence[TargetShape]) -> None:
+        self._target.begin()
+        for shape in shapes:
+            self._tables.of(shape)
+        self._target.commit()
+
+    def _bound_as_they_are(self, shapes: Sequence[TargetShape], *, former: bool = False) -> bool:
         """Bind ``shapes`` in the open transaction if that needs no DDL."""
         try:
             with self._target.without_ddl():
                 for shape in shapes:
-                    self._tables.of(shape)
+                    self._tables.of(shape, former=former)
         except DdlNeeded:
             return False
         return True
@@ -646,13 +652,15 @@ class SqlSink(Sink):
             self._metadata.redelivering(self._redelivers)
         self._commit_target(durable=durable)
         self._metadata.committed(position)
-        self._tables.committed()
+        former = self._tables.committed()
         self._begun = self._snapshot = False
         self._position = self._stored = position
         self._lazy = not durable
         if durable:
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
+        if former:
+            self._bind(former)
 
     def _commit_target(self, *, durable: bool) -> None:
         # Another instance may have taken the lease while the changes were applied.

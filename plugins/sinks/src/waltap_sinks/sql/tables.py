@@ -93,10 +93,10 @@ class TargetTables:
         self._alike_of: dict[int, KnownTable] | None = None
         # The metadata that was read last, with its OIDs by folded names.
         self._alike: dict[TargetName, set[int]] = {}
-        # By OID, versions that were bound before the transaction that has them came again.
-        self._ahead: dict[int, object] = {}
-        # The bound shape is of a time before the table's present names and types.
-        self._replays = False
+        # Shapes that have the table's former names until the commit.
+        self._delayed: list[TargetShape] = []
+        # The bound shape keeps the names and types that the table has.
+        self._keeps = False
         # Tables that the open transaction created.
         self._created: set[TargetName] = set()
 
@@ -105,9 +105,15 @@ class TargetTables:
         self._bound.clear()
         self._shape_of.clear()
         self._created.clear()
+        self._delayed = []
 
-    def committed(self) -> None:
+    def committed(self) -> Sequence[TargetShape]:
+        """Return shapes to bind again, by names of their own."""
         self._created.clear()
+        former, self._delayed = self._delayed, []
+        for shape in former:
+            self._bound.pop(shape, None)
+        return former
 
     def rebuild(self) -> None:
         """Create missing tables again: a snapshot reads every row."""
@@ -123,16 +129,17 @@ class TargetTables:
         if shape is not None:
             self._bound.pop(shape, None)
 
-    def of(self, shape: TargetShape, *, renewed: bool = False, ahead: bool = False) -> BoundTable:
+    def of(self, shape: TargetShape, *, renewed: bool = False, former: bool = False) -> BoundTable:
         """Return the table for ``shape``. ``renewed``: a snapshot replaces its rows next.
 
-        ``ahead``: its transaction comes again, with older versions before it.
+        ``former``: by the names that the table has, until the commit.
 
         Raises: SqlNameTaken, SqlColumnMissing, SqlTableUnfit; exceptions of the driver.
         """
         found = self._bound.get(shape)
         if found is None:
             self.at = BoundTable(shape, str(shape.name), (), (), None)
+            self._keeps = self.redelivers or former
             found = self._bind(shape, renewed=renewed)
             # Columns may have been renamed, so an earlier version must be bound again.
             before = self._shape_of.get(shape.relation.oid)
@@ -140,17 +147,14 @@ class TargetTables:
                 self._bound.pop(before, None)
             self._shape_of[shape.relation.oid] = shape
             self._bound[shape] = found
-            if ahead:
-                self._ahead[shape.relation.oid] = shape.version
+            if former:
+                self._delayed.append(shape)
         self.at = found
         return found
 
     def _bind(self, shape: TargetShape, *, renewed: bool) -> BoundTable:
         known = self._metadata.known.get(shape.relation.oid)
-        if self._ahead.get(shape.relation.oid) == shape.version:
-            del self._ahead[shape.relation.oid]
-        self._replays = self.redelivers or shape.relation.oid in self._ahead
-        if self._replays and known is not None:
+        if self._keeps and known is not None:
             shape = shape.called(known.name, known.source, known.columns)
         name, target = shape.name, self._target
         self._claim(shape)  # before any DDL: two sources of one table must not both alter it
@@ -533,7 +537,7 @@ class TargetTables:
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
-        before = None if self._replays else self._former(column, known)
+        before = None if self._keeps else self._former(column, known)
         if before is not None:
             target.convert(name, before, column)
         wider = target.widened(existing.type, wanted)
@@ -548,7 +552,7 @@ class TargetTables:
         # Rows that the source has no longer, or as they were, keep their values.
         properties = self._properties
         keeps = properties.delete_mode != "delete" or properties.mode == "insert"
-        if (keeps and not renewed) or self._replays or isinstance(shape, HistoryShape):
+        if (keeps and not renewed) or self._keeps or isinstance(shape, HistoryShape):
             wanted = target.common_type(existing.type, wanted)
             wanted = text if wanted == target.text_type else wanted
         if wanted == existing.type:
@@ -727,7 +731,7 @@ class TargetTables:
             for column in (each.column for each in shape.columns)
             if column.number is not None
         }
-        if self._replays and known is not None:
+        if self._keeps and known is not None:
             types |= known.types
         stale: tuple[str, ...] = ()
         # A version in a history keeps the value it had, so a changed type affects nothing there.
