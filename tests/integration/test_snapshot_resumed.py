@@ -14,6 +14,7 @@ from tests.harness.pipeline import PipelineRig
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
 from waltap.errors import WaltapError
 from waltap.plugins.hookspecs import hookimpl
+from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.offsets.offset import Offset
 from waltap_postgres.errors import SnapshotTooOld
 from waltap_postgres.snapshot import plan
@@ -376,3 +377,20 @@ def test_a_snapshot_that_became_too_old_goes_on_in_a_new_one(world, threads):
     assert {table: set(world.read(table)) for table in "ab"} == {"a": ALL, "b": ALL}
     assert [piece.opens for piece in world.taken].count(True) == 1, "it was taken anew"
     assert [piece.resumed for piece in world.taken].count(True) == 1
+
+
+def test_what_a_publication_lacked_while_a_snapshot_was_broken_off_is_a_gap(world):
+    world.database.execute("CREATE PUBLICATION p FOR TABLE a, b, c, nokey")
+    world.pipeline.settings |= {
+        "publication.autocreate.mode": "disabled",
+        "publication.name": "p",
+    }
+    assert world.run("after flush", 2)
+    world.database.run(
+        "ALTER PUBLICATION p DROP TABLE a; INSERT INTO a VALUES (9999, 1)",
+        "ALTER PUBLICATION p ADD TABLE a",
+    )
+    world.run("nowhere")
+    assert any(piece.resumed for piece in world.taken)
+    (gap,) = GapCertificates(world.pipeline.offset_file.parent).open()
+    assert gap.tables == ("public.a",)

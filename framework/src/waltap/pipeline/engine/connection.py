@@ -167,7 +167,8 @@ class SourceConnection:
         if start.slot_created:
             for made in start.offset.partitions.values():
                 self._state.slot_notice("created", made, made.slot_created_lsn)
-        if start.stream and (start.snapshot or start.slot_created):
+        # A snapshot that resumes keeps its first record: what was unpublished since then is missing.
+        if start.stream and (start.snapshot or start.slot_created) and not start.resumes:
             self._stages.new_tables.start_over(connector, start.offset)
         return start, self._deliver(start, offset)
 
