@@ -228,6 +228,9 @@ def test_new_names_amid_rows_that_share_a_key_lose_none_of_them(place, table, co
     present = f"(SELECT * FROM {table}_history WHERE _is_current) t"
     for each in (table, present):
         assert place.rows(each, "id", column) == [("1", "b"), ("2", "a")]
+    target.close()
+    place.deliver(source.inserted(two, ["3", "c"]), history_mode="beside")
+    assert place.rows(table, "id", column) == [("1", "b"), ("2", "a"), ("3", "c")]
 
 
 def test_a_column_of_others_keeps_its_values(place):

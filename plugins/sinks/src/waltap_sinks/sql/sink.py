@@ -539,18 +539,15 @@ class SqlSink(Sink):
         elif self._begun and isinstance(parts[0], TransactionPart):
             end_lsn = 0 if self._stored is None else self._stored.end_lsn
             self._commit(Position(end_lsn, parts[0].commit_lsn, parts[0].first_index))
-        self._bind(shapes)
+        self._target.begin()
+        for shape in shapes:
+            self._tables.of(shape)
+        self._target.commit()
         if again:
             names = ", ".join(str(shape.name) for shape in shapes)
             raise SqlTransactionGap(
                 f"{names} had to be created or altered while rows of the transaction shared a key"
             )
-
-    def _bind(self, shapes: Sequence[TargetShape]) -> None:
-        self._target.begin()
-        for shape in shapes:
-            self._tables.of(shape)
-        self._target.commit()
 
     def _bound_as_they_are(self, shapes: Sequence[TargetShape], *, former: bool = False) -> bool:
         """Bind ``shapes`` in the open transaction if that needs no DDL."""
@@ -660,7 +657,10 @@ class SqlSink(Sink):
             self._durable = position
         self._skip_below = max(self._skip_below, position.end_lsn)
         if former:
-            self._bind(former)
+            self._begin()
+            for shape in former:
+                self._tables.of(shape)
+            self._commit(position, durable=durable)  # with the new names
 
     def _commit_target(self, *, durable: bool) -> None:
         # Another instance may have taken the lease while the changes were applied.
