@@ -23,7 +23,7 @@ from tests.harness.servers.postgres import Database
 PEER = Path(__file__).parents[2] / "benchmarks" / "peer" / "run-peer"
 READY_SECONDS = 240.0
 FINISH_SECONDS = 120.0
-QUIET_SECONDS = 20.0
+QUIET_SECONDS = 12.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 

@@ -105,6 +105,7 @@ def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatc
     """TCP acknowledges for it. A server that works for the sink is waited for."""
     monkeypatch.setattr(silence, "SILENCE_S", 0.2)
     module, sleeps = SLEEPS[place.kind]
+    monkeypatch.setattr(f"waltap_sinks.sql.targets.{module}.QUESTION_S", 5)
     port = sqlalchemy.make_url(place.url).port
     assert port is not None
     source = Model()
@@ -117,9 +118,7 @@ def test_a_link_that_swallows_everything_ends_with_its_session(place, monkeypatc
         sink._metadata.store(Position(5))  # locks the row of positions
         proxy.swallow(endless=True, all_of_them=all_of_them)
         part = source.inserted(PEOPLE, ["2", "b", None])
-        with monkeypatch.context() as patch:
-            patch.setattr(f"waltap_sinks.sql.targets.{module}.QUESTION_S", 2)
-            lost = failure(sink, part)
+        lost = failure(sink, part)
         assert isinstance(lost, SqlUnreachable), lost
         assert "loses what is sent" in str(lost)
         proxy.pass_again()

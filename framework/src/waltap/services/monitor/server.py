@@ -153,7 +153,7 @@ class MonitorListener(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = MOST
+    request_queue_size = 2 * MOST
 
     def __init__(
         self,
@@ -205,6 +205,7 @@ class MonitorListener(ThreadingHTTPServer):
         if refused:
             self.shutdown_request(request)
             return
+        self.reading[request] = time.monotonic()  # here, in the order that they came
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -230,8 +231,8 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: MonitorListener
 
     def handle_one_request(self) -> None:
-        self.server.reading[self.connection] = time.monotonic()
         super().handle_one_request()
+        self.server.reading[self.connection] = time.monotonic()
 
     def do_GET(self) -> None:
         try:
