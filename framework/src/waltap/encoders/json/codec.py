@@ -109,6 +109,8 @@ class RowCodec(CompiledTable):
 
     # The part of the source block that names the table.
     table: str = field(init=False)
+    # Columns whose values rows have.
+    shown: tuple[int, ...] = field(init=False)
     # Key columns whose NULL is written as a default, to which it is not equal.
     _defaulted: tuple[int, ...] = field(init=False)
     # Returns a key's JSON without schema; None for tables without key.
@@ -120,6 +122,7 @@ class RowCodec(CompiledTable):
     def __post_init__(self) -> None:
         relation = self.plan.relation
         self.table = f',"schema":{quote(relation.schema)},"table":{quote(relation.table)},"txId":'
+        self.shown = tuple(n for n, column in self.columns.items() if column.constant is None)
         self._defaulted = tuple(
             column.index
             for column in self.plan.key_columns

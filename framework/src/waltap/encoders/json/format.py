@@ -405,8 +405,7 @@ class JsonFormat(RowFormat[RowCodec, PartTemplate]):
 
     def _text(self, table: RowCodec, row: Tuple) -> str:
         # NULL differs from a default, although it is written as one.
-        shown = (index for index, column in table.columns.items() if column.constant is None)
-        return f"{[row[index] is None for index in shown]}{table.row(row)}"
+        return f"{[row[index] is None for index in table.shown]}{table.row(row)}"
 
     def _key_header(self, table: RowCodec, name: str, row: Tuple) -> tuple[Header, ...]:
         assert table.key is not None
