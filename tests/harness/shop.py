@@ -112,7 +112,8 @@ class Shop:
         """Have a process of its own run a command line while the block lasts; its standard error goes to the
         file ``stderr``. ``ready``: the block begins when the pipeline streams."""
         more = ("--ready-file", "ready") if ready else ()
-        (self.folder / "ready").unlink(missing_ok=True)  # of a process before
+        if ready:
+            (self.folder / "ready").unlink(missing_ok=True)  # of a process before
         with (self.folder / "stderr").open("wb") as errors:
             process = command.start(
                 *self._words(line, more), cwd=self.folder, environment=os.environ | self.variables,

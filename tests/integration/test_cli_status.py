@@ -60,11 +60,14 @@ def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
 
 
 def test_watching_draws_until_interrupted(shop, pipeline):
-    with pipeline.running(), shop.process("top . --every 0.2") as watching:
+    with pipeline.running() as run, shop.process("top . --every 0.2") as watching:
         assert watching.stdout is not None
         seen = 0
         while seen < 3:
-            seen += "streaming" in watching.stdout.readline()
+            line = watching.stdout.readline()
+            assert line, shop.stderr
+            assert not run.ended, run.error
+            seen += "streaming" in line
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
         assert watching.wait(120) == 0

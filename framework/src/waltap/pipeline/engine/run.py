@@ -344,8 +344,12 @@ class PipelineRun:
         if self._ready_file is not None:
             with _usable(self._ready_file):
                 private_folder(self._ready_file.parent)
-                os.close(private(self._ready_file, os.O_WRONLY | os.O_CREAT))
-                os.utime(self._ready_file)
+                file = private(self._ready_file, os.O_WRONLY | os.O_CREAT)
+                try:
+                    # By descriptor: a process that waits for the file may remove it at once.
+                    os.utime(file)
+                finally:
+                    os.close(file)
 
 
 @contextmanager
