@@ -468,10 +468,6 @@ WRONG = [
         "not a regular expression",
     ),
     (
-        "transforms=f transforms.f.type=filter transforms.f.predicate=m:f transforms.f.tables=t",
-        "write transforms.f.function",
-    ),
-    (
         "transforms=r transforms.r.type=route transforms.r.regex=x transforms.r.replacement=y"
         " transforms.r.predicate=p",
         "predicates look at records, and route works on changes",

@@ -18,7 +18,7 @@ from waltap.config.layers import RawProfile, read_debezium, read_tables
 from waltap.config.namespace import ValidationResult
 from waltap.config.pipeline_properties import EngineProperties
 from waltap.config.profile import Profile, changes
-from waltap.config.resolve import pipeline_name, resolve, survey
+from waltap.config.resolve import resolve, survey
 from waltap.errors import ConfigurationError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.plugins.host import Host, PluginInfo
@@ -241,7 +241,7 @@ def test_an_alias_decoder_forces_its_options(host):
     assert profile.decoder.properties == DecoderProperties(chunks=True)
 
 
-def test_a_pipeline_has_a_name_and_a_topic_prefix(host, monkeypatch, tmp_path):
+def test_a_pipeline_has_a_name_and_a_topic_prefix(host, monkeypatch):
     monkeypatch.setenv("WALTAP_TEST_WORD", "word")
     for raw, name in (
         (toml(name="orders"), "orders"),
@@ -253,10 +253,6 @@ def test_a_pipeline_has_a_name_and_a_topic_prefix(host, monkeypatch, tmp_path):
         (debezium(name="my c/é"), "my_c-ac93daaa"),  # fit for a folder
     ):
         assert resolve(raw, host).name == name
-    former = pipeline_name("t-${env:WALTAP_TEST_WORD}")
-    (tmp_path / former).mkdir()  # of a version that filled nothing in
-    kept = debezium(slot__name="${env:WALTAP_TEST_WORD}", waltap__state__dir=str(tmp_path))
-    assert resolve(kept, host).name == former
     assert resolve(toml(), host).capture.topic_prefix == "shop"
     assert resolve(toml({"topic.prefix": "x"}), host).capture.topic_prefix == "x"
 

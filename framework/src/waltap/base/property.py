@@ -93,7 +93,6 @@ def declare(
     path: bool | tuple[str, ...] = False,
     pipeline_name: bool = False,
     words: tuple[str, ...] = (),
-    refused: tuple[str, ...] = (),
     renewed: bool = False,
     reloadable: bool = False,
     patterns: str | None = None,
@@ -112,7 +111,6 @@ def declare(
     - ``profile_default``: the default of a waltap profile, if it differs from a Debezium file's.
     - ``aliases``: other accepted names.
     - ``deprecated``: old name, which may be the property's own → the advice.
-    - ``refused``: old names with another meaning now; the error names this property.
     - ``common``: most profiles set it, so `waltap init` lists it.
     - ``pipeline_name``: a waltap profile's default is the pipeline's name, as an identifier.
     - ``path``: a text that names a file or folder, a URI, or one of these words. Relative paths start
@@ -279,7 +277,7 @@ def _veiled(name: str, value: Any) -> Any:
 # Defaults for a field without the attribute: another library declared it, or a plugin by pydantic's
 # `Field`. Such a field changes no consumer's data (``reach``); one of `declare` changes all by default.
 DEFAULTS: Mapping[str, Any] = {
-    "refused": (), "reloadable": False, "unit": None, "secret": False, "aliases": (),
+    "reloadable": False, "unit": None, "secret": False, "aliases": (),
     "deprecated": None, "common": False, "profile_default": None,
     "pipeline_name": False, "words": (), "path": False, "renewed": False, "patterns": None,
     "reach": (), "family": None,
@@ -310,7 +308,6 @@ class PropertyDeclaration:
         self.patterns: str | None = extra["patterns"]
         self.reach: tuple[str, ...] = tuple(extra["reach"])
         self.words: tuple[str, ...] = tuple(extra["words"])
-        self.refused: tuple[str, ...] = tuple(extra["refused"])
         self.deprecated: dict[str, str] = dict(extra["deprecated"] or {})
         # The name and all other accepted names, deprecated ones last.
         self.names = tuple(dict.fromkeys((self.name, *extra["aliases"], *self.deprecated)))

@@ -446,9 +446,7 @@ class TransformResolver:
     ) -> tuple[Component[PredicateSpec] | None, bool, bool]:
         """Return ``predicate`` and ``negate`` of a transform, and whether they can be."""
         own = declarations(spec.properties) if spec.properties is not None else []
-        own_names = {
-            name for declaration in own for name in (*declaration.names, *declaration.refused)
-        }
+        own_names = {name for declaration in own for name in declaration.names}
         given = {
             name: space.settings[name]
             for name in ("predicate", "negate")

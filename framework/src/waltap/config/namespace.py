@@ -349,11 +349,6 @@ class Namespace:
         for name, setting in self.settings.items():
             if name in self._claimed:
                 continue
-            moved = next((d for d in self._declared.values() if name in d.refused), None)
-            if moved is not None:
-                what = f"means something else now: write {self._prefix}{moved.name}"
-                self.complain(setting, what, moved)
-                continue
             entry = None if self._prefix else known(name) or other_component(name)
             if entry is None:
                 names = {*self._declared, *(() if self._prefix else debezium_names().known)}

@@ -7,7 +7,6 @@ mistake, unless it is a property of Debezium's without effect here.
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -187,7 +186,6 @@ class _ProfileResolver:
         self._defaults_of(connector)
         capture = flat.model("capture", CaptureProperties)
         engine = flat.model("engine", EngineProperties)
-        name = findings.name = self._name(choice, engine)
         parts = {
             "connector": self._component("connector", connector, flat),
             "decoder": self._component("decoder", decoder, flat),
@@ -545,18 +543,12 @@ class _ProfileResolver:
                 self._findings.add_problem("topic.naming.strategy", str(cause), value=spec.name)
         return component
 
-    def _name(self, choice: SelectionProperties, engine: EngineProperties | None = None) -> str:
-        """Return the pipeline's name, which differs for Debezium files with other slots.
-
-        With ``engine`` a state folder of an earlier version, which filled no placeholders, counts.
-        """
+    def _name(self, choice: SelectionProperties) -> str:
+        """Return the pipeline's name, which differs for Debezium files with other slots."""
         name = choice.name or self._raw.stem
         if self._raw.debezium and not choice.name:
             given = [self._flat.settings.get(key) for key in ("topic.prefix", "slot.name")]
             found = [setting for setting in given if setting]
-            former = pipeline_name("-".join(str(each.value) for each in found) or name)
-            if engine is not None and os.path.isdir(engine.state_dir / former):  # noqa: PTH112 - raises none
-                return former
             with suppress(SecretMissing):  # the property's model reports it
                 name = "-".join(str(self._findings.filled(each)) for each in found) or name
         return pipeline_name(name)

@@ -44,7 +44,6 @@ class FilterProperties(Properties):
     )
     function: Maybe[str] = declare(
         "function",
-        refused=("predicate",),
         summary="Function module:name of a RowChange; of those rows, the ones for which it is true stay.",
         examples=("my_filters:is_wanted",),
     )
