@@ -83,7 +83,7 @@ def test_rows_written_during_the_snapshot_arrive_once(pipeline, database, way):
     assert len(ids) == len(set(ids)), "a row came into being twice"
     assert 3000 < len(pipeline.destination.ids("busy", "r")) < len(ids)
     offset = pipeline.offset()
-    assert offset.sole.visible == "", "the stream is behind all that the snapshot saw"
+    assert offset.sole.visible_in == {}, "the stream is behind all that the snapshot saw"
 
 
 # --- beside an older slot --------------------------------------------------------------------------------

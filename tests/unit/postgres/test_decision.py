@@ -33,7 +33,7 @@ SLOT = ReplicationSlot(
 WHOLE = Offset.of(
     PartitionOffset(
         position=Position(100), slot="s", database="shop", system_id="7", timeline=1,
-        decoder="pgoutput", slot_created_lsn=50, visible="",
+        decoder="pgoutput", slot_created_lsn=50,
     )
 )  # fmt: skip
 UNFINISHED = msgspec.structs.replace(WHOLE, snapshot=SnapshotProgress(kind="initial", lsn=50))

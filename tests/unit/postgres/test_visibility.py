@@ -41,7 +41,7 @@ def test_the_wire_has_the_low_half_of_an_id():
 
 
 def test_what_was_seen_is_left_out_up_to_the_horizon_and_still_counts():
-    view = PostgresOverlap.parse("740:745:741@0/2000", {})
+    view = PostgresOverlap.parse({"public.t": "740:745:741@0/2000"})
     seen, running, message = part(740, 0x1000), part(741, 0x1100), part(None, 0x1200)
     later = part(740, 0x2001)  # an id that came round again
     view.filter([seen, running, message, later])
@@ -57,7 +57,7 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     unnumbered = Relation(oid=0, schema="public", table="t", columns=())
     message = LogicalMessage(5, transactional=True, prefix="p", content=b"")
     later = "740:745:741@0/2000"
-    view = PostgresOverlap.parse("", {"1": later, "public.t": later})
+    view = PostgresOverlap.parse({"1": later, "public.t": later})
     seen, running, after = part(740, 0x1000), part(741, 0x1100), part(740, 0x2001)
     both = Truncate((RELATION, other), 4)
     seen.changes += [Insert(other, 3, ()), both, Truncate((RELATION,), 4), message]
@@ -68,7 +68,7 @@ def test_tables_that_were_read_later_are_left_out_alone_up_to_their_own_horizon(
     assert seen.changes[1].relations == (other,)  # type: ignore[union-attr]
     assert seen.wire_count == 7
     assert [len(p.changes) for p in (running, after)] == [2, 2]
-    assert PostgresOverlap.parse("", {}) is None
+    assert PostgresOverlap.parse({}) is None
 
 
 def test_a_transaction_is_compared_once_with_a_snapshot_of_many_tables(monkeypatch):
@@ -80,7 +80,7 @@ def test_a_transaction_is_compared_once_with_a_snapshot_of_many_tables(monkeypat
 
     monkeypatch.setattr(SnapshotVisibility, "contains", counted)
     tables = {str(oid): f"740:745:741@0/{oid % 2 + 2}000" for oid in range(100)}
-    view = PostgresOverlap.parse("", tables)
+    view = PostgresOverlap.parse(tables)
     seen, after = part(740, 0x1000), part(740, 0x2800)
     view.filter([seen, after])
     assert [len(p.changes) for p in (seen, after)] == [0, 0], "of table 1, which was read later"
@@ -93,7 +93,7 @@ def test_a_standby_knows_of_commits_that_it_replayed_before_the_snapshot():
 
 
 def test_of_a_standbys_snapshot_the_position_alone_decides():
-    view = PostgresOverlap.parse("@0/1000", {})
+    view = PostgresOverlap.parse({"public.t": "@0/1000"})
     seen, after, message = part(1 << 31, 0xFFF), part(3, 0x1000), part(None, 0xFFF)
     view.filter([seen, after, message])
     assert [len(p.changes) for p in (seen, after, message)] == [0, 2, 2]

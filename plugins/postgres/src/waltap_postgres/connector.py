@@ -583,7 +583,7 @@ class PostgresConnector(Connector):
         return session
 
     def overlap(self, offset: Offset) -> PostgresOverlap | None:
-        return PostgresOverlap.parse(offset.sole.visible, offset.sole.visible_in)
+        return PostgresOverlap.parse(offset.sole.visible_in)
 
     def estimate(self, relation: Relation) -> int | None:
         return self._snapshot.estimates.get(relation.oid) or None

@@ -102,48 +102,38 @@ class PostgresOverlap:
     snapshot, so all of them stay.
     """
 
-    def __init__(
-        self,
-        every_table: SnapshotVisibility | None,
-        tables: Sequence[tuple[SnapshotVisibility, Collection[str]]],
-    ) -> None:
-        """Keep the visibilities: ``every_table`` of all tables, ``tables`` of some.
+    def __init__(self, tables: Sequence[tuple[SnapshotVisibility, Collection[str]]]) -> None:
+        """Keep the visibilities of ``tables``.
 
-        ``tables`` are by OID and by schema.table, as in `Offset.visible_in`.
+        They are by OID and by schema.table, as in `PartitionOffset.visible_in`.
         """
-        self._every_table, self._tables = every_table, tables
-        every = [seen for seen, _ in tables] + ([every_table] if every_table else [])
-        self.horizon = max((each.horizon for each in every), default=0)
+        self._tables = tables
+        self.horizon = max((seen.horizon for seen, _ in tables), default=0)
 
     @classmethod
-    def parse(cls, visible: str, visible_in: Mapping[str, str]) -> "PostgresOverlap | None":
+    def parse(cls, visible_in: Mapping[str, str]) -> "PostgresOverlap | None":
         """Return the overlap of an offset, None without any."""
         # Thousands of tables are of one snapshot.
         names: dict[str, set[str]] = {}
         for name, text in visible_in.items():
             names.setdefault(text, set()).add(name)
         tables = [(seen, names[text]) for text in names if (seen := SnapshotVisibility.parse(text))]
-        every_table = SnapshotVisibility.parse(visible)
-        return cls(every_table, tables) if every_table or tables else None
+        return cls(tables) if tables else None
 
     def filter(self, parts: list[TransactionPart]) -> list[TransactionPart]:
         """Return all ``parts`` without changes that the snapshot contains."""
         for part in parts:
             if part.xid is None or part.commit_lsn > self.horizon:
                 continue
-            if self._every_table is not None and self._every_table.contains(part):
-                _leave_out(part, None)
-            elif self._tables:
-                chosen = [names for seen, names in self._tables if seen.contains(part)]
-                if chosen:
-                    _leave_out(part, chosen)
+            if chosen := [names for seen, names in self._tables if seen.contains(part)]:
+                _leave_out(part, chosen)
         return parts
 
 
-def _leave_out(part: TransactionPart, names: Sequence[Collection[str]] | None) -> None:
+def _leave_out(part: TransactionPart, names: Sequence[Collection[str]]) -> None:
     """Remove the changes of tables from a part.
 
-    ``names`` are the tables of each snapshot, None means all.
+    ``names`` are the tables of each snapshot.
     """
     remaining: list[Change] = []
     numbers: list[int] = []
@@ -156,15 +146,13 @@ def _leave_out(part: TransactionPart, names: Sequence[Collection[str]] | None) -
     part.changes, part.gaps = rest.changes, rest.gaps
 
 
-def _without(change: Change, names: Sequence[Collection[str]] | None) -> Change | None:
+def _without(change: Change, names: Sequence[Collection[str]]) -> Change | None:
     """Return a change without the tables in ``names``, None if empty."""
     # A table with another OID that had the name before is removed, too: under that name the
     # destination has the rows of the snapshot.
 
     def among(relation: Relation) -> bool:
-        return names is None or any(
-            str(relation.oid) in some or relation.name in some for some in names
-        )
+        return any(str(relation.oid) in some or relation.name in some for some in names)
 
     if isinstance(change, LogicalMessage):
         return change

@@ -557,7 +557,6 @@ class SinkWriter:
                 previous_end_lsn=previous,
                 counted=self._counted_at(name, position),
                 as_of_ms=as_of_ms,
-                visible="" if passed else before.visible,
                 visible_in={} if passed else before.visible_in,
                 slot_restart_lsn=self._restart_lsn or before.slot_restart_lsn,
             )

@@ -37,8 +37,6 @@ class PartitionOffset(msgspec.Struct, frozen=True, kw_only=True):
     # End of the last delivered transaction, for ``source.sequence`` after a restart. The
     # position also moves without one.
     previous_end_lsn: int | None = None
-    # The form of `visible_in` in earlier versions: one text for all tables.
-    visible: str = ""
     # By OID and by schema.table: ``xmin:xmax:xip,…@HORIZON`` of the snapshot that read the
     # table. Up to the LSN HORIZON the stream must skip the changes of transactions that the
     # snapshot saw. Set if a snapshot ran beside an existing slot or after the slot began.

@@ -470,10 +470,8 @@ def covered(
     """
     beside = not (start.slot_created or start.resumes)
     if beside and start.lost is None and offset is not None and offset.snapshot is None:
-        seen = offset.sole
-        start = replace(
-            start, offset=start.offset.with_sole(visible=seen.visible, visible_in=seen.visible_in)
-        )
+        seen = offset.sole.visible_in
+        start = replace(start, offset=start.offset.with_sole(visible_in=seen))
     # Rows inserted during a snapshot that is not steady are read and streamed: twice.
     if beside and start.snapshot and not steady:
         return replace(start, completeness=PublicationCompleteness())

@@ -54,7 +54,6 @@ FULL_PARTITION = PartitionOffset(
     decoder="wal2json",
     slot_created_lsn=1 << 63,
     previous_end_lsn=0,
-    visible="750:760:755,757@1/6D000028",
     visible_in={"16401": "751:761:@1/6D000100", "public.items": "751:761:@1/6D000100"},
     counted=TransactionCounts(
         commit_lsn=(1 << 64) - 2, index=17, total=1 << 40, collections={'public."Ödd, N"': 7}
