@@ -86,6 +86,11 @@ class Profile:
         return tuple(branch.sink for branch in self.branches) or (self.sink,)
 
     @property
+    def state_dir(self) -> Path:
+        """Return the pipeline's own folder below ``waltap.state.dir``."""
+        return self.engine.state_dir / self.name
+
+    @property
     def form(self) -> EventForm:
         spec = self.connector.spec
         if spec.form is None:

@@ -146,7 +146,7 @@ def drop(
 
 def _store(file: str, set_: list[str] | None) -> DeadLetterStore:
     profile, _host = at_rest(file, set_)
-    return DeadLetterStore(profile.engine.state_dir / profile.name / DEAD_LETTERS)
+    return DeadLetterStore(profile.state_dir / DEAD_LETTERS)
 
 
 def _chosen(store: DeadLetterStore, ids: Sequence[str] | None) -> list[DeadLetter]:
@@ -190,7 +190,7 @@ def _redelivered(
     profile = resolve(raw, host, overrides=overrides(raw, set_))
     stages = PipelineStages(profile, host, run_id="redeliver")
     try:
-        with PipelineLock(stages.state_dir):
+        with PipelineLock(stages.profile.state_dir):
             known = {each.id: each for each in stages.dead_letters.store.all()}
             those = [known[each.id] for each in entries if each.id in known]
             store = stages.dead_letters.store
@@ -203,7 +203,7 @@ def _redelivered(
             re_render=re_render,
             wait_ms=round(wait_s * 1000),
         )
-        answer = ask(stages.state_dir, request, patience_s=LONGEST_S)
+        answer = ask(stages.profile.state_dir, request, patience_s=LONGEST_S)
         yield from (answer.dead_letters or {}).items()
         if not answer.ok or not answer.accepted:
             raise RedeliveryUndone(answer.reason) from None

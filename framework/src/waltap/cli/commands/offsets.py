@@ -73,7 +73,7 @@ def import_from(
     COPY may repeat.
     """
     profile, host, stages, _ = _stages(file, set_)
-    with PipelineLock(stages.state_dir):
+    with PipelineLock(stages.profile.state_dir):
         entries = storage_at(from_debezium, profile, host).read()
         key = chosen(
             entries,
@@ -110,7 +110,7 @@ def export_to(
     again from its begin.
     """
     profile, host, stages, own = _stages(file, set_)
-    with PipelineLock(stages.state_dir):
+    with PipelineLock(stages.profile.state_dir):
         offset = stages.store.load()
         if offset is None:
             raise NothingStored(f"no offset is stored for {profile.name}")
@@ -293,7 +293,7 @@ def set_position(
     except ValueError as cause:
         raise usage_error("LSN", "cannot be read", value=lsn, allowed="e.g. 16/B374D848") from cause
     profile, _, stages, _ = _stages(file, set_)
-    with PipelineLock(stages.state_dir):
+    with PipelineLock(stages.profile.state_dir):
         store = stages.store
         offset = store.load()
         if offset is None:
@@ -321,7 +321,7 @@ def set_position(
         )
         confirm(f"{question}. Continue?", yes=yes)
         if distance < 0:  # a lower offset may be one that a killed run left
-            (stages.state_dir / SINK_POSITIONS).unlink(missing_ok=True)
+            (stages.profile.state_dir / SINK_POSITIONS).unlink(missing_ok=True)
         store.store(moved)
         echo(f"{profile.name}: stored {position}")
 
@@ -330,7 +330,7 @@ def set_position(
 def clear(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     """Forget the stored position: the next run starts as if it were the first."""
     profile, stages = _at_rest(file, set_)
-    with PipelineLock(stages.state_dir):
+    with PipelineLock(stages.profile.state_dir):
         store = stages.store
         try:
             offset = store.load()

@@ -58,7 +58,7 @@ def ask_for(
         data=data if isinstance(data, str) else dict(data),
         wait_ms=round(wait_s * 1000),
     )
-    answer = ask(profile.engine.state_dir / profile.name, request)
+    answer = ask(profile.state_dir, request)
     refused = answer.accepted is False or not answer.ok
     ignored = refused or bool(answer.reason)
     if as_json:
@@ -292,7 +292,7 @@ def _stored_queue(stages: "PipelineStages") -> Iterator[IncrementalState | None]
 
     None without an offset. Raises: PipelineRunning.
     """
-    with PipelineLock(stages.state_dir):
+    with PipelineLock(stages.profile.state_dir):
         offset = stages.store.load()
         if offset is None or offset.snapshot is not None:
             yield None

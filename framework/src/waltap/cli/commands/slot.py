@@ -28,7 +28,7 @@ def drop(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> None:
     too, and is remembered. Refused while the pipeline runs.
     """
     profile, host = at_rest(file, set_)
-    folder = profile.engine.state_dir / profile.name
+    folder = profile.state_dir
     with PipelineLock(folder) as lock, connected(profile, host) as (connector, stages):
         offset = stages.store.load()
         owner = connector if isinstance(connector, SlotOwningSource) else None
@@ -175,8 +175,7 @@ def drop_slot(file: FileArgument, yes: Yes = False, set_: SetOption = None) -> N
     Refused while the pipeline runs.
     """
     profile, host = at_rest(file, set_)
-    folder = profile.engine.state_dir / profile.name
-    with PipelineLock(folder), connected(profile, host) as (connector, _):
+    with PipelineLock(profile.state_dir), connected(profile, host) as (connector, _):
         found = connector.slot()
         if found is None:
             echo(f"{profile.name} has no slot: `waltap run` makes it at its start", err=True)

@@ -216,7 +216,7 @@ def _lost(profile: Profile, host: Host) -> bool:
     """
     from waltap.pipeline.engine.preflight import asked_of_the_stored_offset
 
-    if GapCertificates(profile.engine.state_dir / profile.name).open():
+    if GapCertificates(profile.state_dir).open():
         return True
     with connected(profile, host) as (connector, stages):
         error = asked_of_the_stored_offset(

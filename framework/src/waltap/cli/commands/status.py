@@ -96,8 +96,7 @@ def _of_profile(path: Path, host: Host, set_: list[str] | None) -> PipelineInfo:
         profile = resolve(raw, host, overrides=overrides(raw, set_), at_rest=True)
     except WaltapError as error:
         return PipelineInfo(name=path.stem, origin=path, state_dir=None, problem=error.problem)
-    state = profile.engine.state_dir / profile.name
-    return PipelineInfo(name=profile.name, origin=path, state_dir=state)
+    return PipelineInfo(name=profile.name, origin=path, state_dir=profile.state_dir)
 
 
 def report(member: PipelineInfo) -> dict[str, Any]:
@@ -171,8 +170,7 @@ def status(
         _show_pipelines(folder, members(folder, Host(), set_), as_json=as_json, every=every)
         return
     profile, host = at_rest(location, set_)
-    state_dir = profile.engine.state_dir / profile.name
-    member = PipelineInfo(name=profile.name, origin=folder, state_dir=state_dir)
+    member = PipelineInfo(name=profile.name, origin=folder, state_dir=profile.state_dir)
     if watch:
         draw_until_interrupted(lambda: _watched(report(member)), WATCH_S)
         return

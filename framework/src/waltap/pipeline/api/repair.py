@@ -53,7 +53,7 @@ class GapRepair:
     def __init__(self, profile: Profile, host: Host, *, patience_s: float = PATIENCE_S) -> None:
         self.engine, self._host = Engine(profile, host, repairs=True), host
         self._patience_s = patience_s
-        self._state_dir = profile.engine.state_dir / profile.name
+        self._state_dir = profile.state_dir
         self._ended = threading.Event()
         # The notifications of the snapshot with this identifier: rows read, and why tables were not.
         self._identifier, self._finished = "", False

@@ -112,6 +112,7 @@ class PipelineStages:
         With ``repairs`` a destination may have lost data. Raises: WaltapError.
         """
         self.profile, self.host, self._run_id = profile, host, run_id
+        folder = profile.state_dir
         self._stopping, self._time_left = stopping, time_left
         self._clock = clock = clock or SystemClock()
         self._repairs, self._waits_for = repairs, waits_for
@@ -122,7 +123,7 @@ class PipelineStages:
             profile.capture, part_of(naming.spec.factory, 2, naming.properties)
         )
         self.types = TypeRegistry(host.types, self.capture.types, self._conversion)
-        self.memory = RelationMemory(self.state_dir / RELATIONS)
+        self.memory = RelationMemory(folder / RELATIONS)
         self.relations = DescribedRelations(
             profile.name,
             host,
@@ -142,12 +143,12 @@ class PipelineStages:
             self.relations.describe,
         )
         chosen = profile.offset_store
-        store = part_of(chosen.spec.factory, OffsetStore, chosen.properties, str(self.state_dir))
+        store = part_of(chosen.spec.factory, OffsetStore, chosen.properties, str(folder))
         self.store: OffsetStore = _StoreWithMemory(store, self.memory)
-        self.owned_objects = OwnedObjects(self.state_dir / OWNED_OBJECTS)
+        self.owned_objects = OwnedObjects(folder / OWNED_OBJECTS)
         given = "new_tables" in profile.engine.model_fields_set
         self.new_tables = NewTables(
-            self.state_dir / TABLES,
+            folder / TABLES,
             "warn" if profile.debezium and not given else profile.engine.new_tables,
             self.capture.captures,
             lambda table, event: host.notify(
@@ -155,7 +156,7 @@ class PipelineStages:
             ),
         )
         self.dead_letters = DeadLetterQueue(
-            DeadLetterStore(self.state_dir / DEAD_LETTERS),
+            DeadLetterStore(folder / DEAD_LETTERS),
             clock,
             describe=self.relations.describe,
             form=self._form_of_dead_letters,
@@ -286,15 +287,11 @@ class PipelineStages:
         location = redacted(location.removeprefix(f"{self.profile.folder}/"))
         return f"{spec.name}:{location}" if location else spec.name
 
-    @property
-    def state_dir(self) -> Path:
-        return self.profile.engine.state_dir / self.profile.name
-
     def _fan_out(self) -> FanOut:
         profile = self.profile
         return FanOut(
             [self._branch(PositionedBranch, each) for each in profile.branches],
-            BranchPositions(self.state_dir / SINK_POSITIONS),
+            BranchPositions(self.profile.state_dir / SINK_POSITIONS),
             load=self._stored_positions,
             clock=self._clock,
             failed=lambda error: self.host.notify(
@@ -309,7 +306,7 @@ class PipelineStages:
         return None if offset is None else offset.positions
 
     def _branch(self, of: type[B], branch: SinkBranchProfile) -> B:
-        profile, folder = self.profile, self.state_dir
+        profile, folder = self.profile, self.profile.state_dir
         tolerance = branch.properties.errors_tolerance
         policy = FailurePolicy.of(profile.engine, profile.capture, tolerance)
         # One of several sinks may be away for a while, or another's key identify other rows. Rows that
@@ -459,7 +456,7 @@ class PipelineStages:
             return None
         engine, capture = self.profile.engine, self.profile.capture
         topic = engine.dead_letter_topic or f"{capture.topic_prefix}.dead-letters"
-        folder = self.state_dir / DEAD_LETTERS / "sink"
+        folder = self.profile.state_dir / DEAD_LETTERS / "sink"
         return DeadLetterCopies(
             lambda: self._made_sink(component, folder, FailurePolicy(records=FailureHandling.WARN)),
             topic,

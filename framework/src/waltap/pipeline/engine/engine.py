@@ -251,7 +251,7 @@ class Engine:
         except BaseException as error:
             blamed = self.host.blamed(error)
             if isinstance(error, Exception):
-                blamed = state_unusable(error, state.state_dir) or blamed
+                blamed = state_unusable(error, state.profile.state_dir) or blamed
             state.enter("failed", text_of(blamed))
             if isinstance(blamed, Exception):
                 state.failed(blamed, retried=False)
@@ -286,7 +286,7 @@ class Engine:
 
     def _run_locked(self) -> None:
         run, state = self._run, self._run.state
-        with PipelineLock(state.state_dir, state.leadership) as lock, self._control():
+        with PipelineLock(state.profile.state_dir, state.leadership) as lock, self._control():
             if state.entered[0] == "standby":
                 state.enter("checking", "takes over")
             stages = self._stages()
@@ -327,7 +327,7 @@ class Engine:
             identifier=lambda: new_identifier(state.chance),
         )
         longest = 2 * self.profile.engine.signal_max_bytes + ENVELOPE_BYTES
-        return ControlSocket(state.state_dir / CONTROL, control.answer, longest=longest)
+        return ControlSocket(state.profile.state_dir / CONTROL, control.answer, longest=longest)
 
     def _run_until_done(self, stages: PipelineStages, may_write: Callable[[], None]) -> None:
         run, state, name = self._run, self._run.state, self.profile.name

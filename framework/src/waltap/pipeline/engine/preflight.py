@@ -80,7 +80,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     ``locked``: this process holds the pipeline's lock. Raises: ConnectionLost.
     """
     offset = stages.store.load()
-    runs = not locked and running(stages.state_dir) is not None
+    runs = not locked and running(stages.profile.state_dir) is not None
     found = [_state(stages, locked=locked), *_of_sink(stages)]
     for branch in stages.branches:
         found += _of_branch(stages, branch)
@@ -171,7 +171,7 @@ def _of_a_standby(stages: PipelineStages, found: list[PreflightCheck]) -> list[P
 
 
 def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
-    folder = stages.state_dir
+    folder = stages.profile.state_dir
     holder = None if locked else running(folder)
     if holder is not None:
         pid = holder.fields["pid"]
@@ -216,7 +216,7 @@ def _gaps(stages: PipelineStages, others: Sequence[PreflightCheck]) -> Iterator[
     A check in ``others`` that refuses the start has the remedy.
     """
     try:
-        found = GapCertificates(stages.state_dir).open()
+        found = GapCertificates(stages.profile.state_dir).open()
     except OffsetError as error:
         yield PreflightCheck.warning("gaps", error.problem, error.advice())
         return

@@ -96,7 +96,7 @@ class PipelineRun:
     def __init__(self, state: RunState, ready_file: Path | None) -> None:
         self.state = state
         self.journal = RecentEvents(state.profile.name, state.now_ms)
-        self.gaps = GapNotes(state.state_dir, state.now_ms)
+        self.gaps = GapNotes(state.profile.state_dir, state.now_ms)
         self.listeners: list[Callable[[Notification], object]] = []
         self._ready_file = ready_file
         self._next_word_s = 0.0

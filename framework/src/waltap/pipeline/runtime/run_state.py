@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from waltap.base.network.retry import RetryBackoff
@@ -265,10 +264,6 @@ class RunState:
         )
 
     # --- waits and ends -----------------------------------------------------------------------
-
-    @property
-    def state_dir(self) -> Path:
-        return self.profile.engine.state_dir / self.profile.name
 
     @property
     def flush_s(self) -> float:

@@ -161,7 +161,7 @@ class PartitionReader:
         partition: str,
         stream: ChangeStream,
     ) -> None:
-        engine, folder = state.profile.engine, state.state_dir / SPILL
+        engine, folder = state.profile.engine, state.profile.state_dir / SPILL
         self._state, self._delivery, self._batch_events = state, delivery, engine.batch_events
         self.partition, self.stream = partition, stream
         self.assembler = TransactionAssembler(

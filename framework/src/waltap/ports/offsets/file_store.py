@@ -21,12 +21,11 @@ class FileOffsetProperties(Properties):
     )
 
 
-class FileOffsetStore(OffsetStore):
+class FileOffsetStore(StateDocument[Offset], OffsetStore):
     """An offset store in one JSON file, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._document = StateDocument(
+        super().__init__(
             path,
             Offset,
             OffsetUnreadable,
@@ -35,14 +34,8 @@ class FileOffsetStore(OffsetStore):
             decode=decoded,
         )
 
-    def load(self) -> Offset | None:
-        return self._document.load()
-
     def store(self, offset: Offset) -> None:
-        self._document.save(offset)
-
-    def clear(self) -> None:
-        self._document.clear()
+        self.save(offset)
 
 
 class MemoryOffsetStore(OffsetStore):

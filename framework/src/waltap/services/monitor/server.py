@@ -541,7 +541,7 @@ class MonitorServer:
 
         A user that may read the folder may change the pipeline. Raises: StateFolderUnusable.
         """
-        path = self._engine.profile.engine.state_dir / self._engine.profile.name / HTTP_KEY
+        path = self._engine.profile.state_dir / HTTP_KEY
         try:
             load_or_make_token(path)
         except OSError as error:

@@ -123,7 +123,7 @@ def verify(
     """
     raw = read(file)
     profile = resolve(raw, Host(), overrides=overrides(raw, set_))
-    letters = profile.engine.state_dir / profile.name / DEAD_LETTERS
+    letters = profile.state_dir / DEAD_LETTERS
     codes, dead_letters = [0], DeadLetterStore(letters).all()
     documents, failure = [], None
     for name, results in _comparisons(
@@ -430,7 +430,7 @@ def stored_lsn(profile: Profile) -> int | None:
     The result is None without an offset or within a snapshot.
     """
     try:
-        offset = FileOffsetStore(profile.engine.state_dir / profile.name / OFFSET).load()
+        offset = FileOffsetStore(profile.state_dir / OFFSET).load()
     except OffsetError:
         return None
     if offset is None or offset.snapshot is not None:

@@ -194,7 +194,7 @@ def write_surplus(
     It has the SQL that deletes them, if there is any. Return the files by table. Files of tables
     without surplus rows are removed. Raises: OSError.
     """
-    folder = profile.engine.state_dir / profile.name / DIFFERENCES
+    folder = profile.state_dir / DIFFERENCES
     paths = {}
     for each in found:
         stem = NO_NAME.sub("_", f"{sink} {each.table}")
