@@ -102,7 +102,16 @@ class SourceConnection:
                 stored_position = stages.sink.open()
                 usable(stored_position, (Position, Positions, type(None)), stages.sink, "open")
             state.sink_enters("open", stored_position)
-            self._require_stored(connector, stored, stored_position)
+            if state.repairs:
+                self._run.gaps.given_up()
+            elif (
+                stored is not None and stored.sink == stages.destination and stored.snapshot is None
+            ):
+                # The destination must have the data of the stored offset.
+                found = Positions.of(stored_position, next(iter(stored.partitions)))
+                sink = state.profile.sink.spec.name
+                require_stored(sink, stored.sink_positions, found, connector.slot)
+                self._run.gaps.brought_back(stored)
 
     @contextmanager
     def _gaps_noted(self, connector: Connector, stored: Offset | None) -> Iterator[None]:
@@ -112,28 +121,6 @@ class SourceConnection:
         except WaltapError as error:
             self._run.gaps.missed(error, stored, connector)
             raise
-
-    def _require_stored(
-        self,
-        connector: Connector,
-        stored: Offset | None,
-        stored_position: Position | Positions | None,
-    ) -> None:
-        """Check that the destination has the data of the stored offset.
-
-        Raises: DestinationBehind.
-        """
-        known = stored is not None and stored.sink == self._stages.destination
-        if self._state.repairs:
-            self._run.gaps.given_up()
-            return
-        if stored is None or not known or stored.snapshot is not None:
-            return
-        found = Positions.of(stored_position, next(iter(stored.partitions)))
-        require_stored(
-            self._state.profile.sink.spec.name, stored.sink_positions, found, connector.slot
-        )
-        self._run.gaps.brought_back(stored)
 
     def _start(
         self, connector: Connector, offset: Offset | None

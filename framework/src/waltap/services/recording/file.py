@@ -6,7 +6,7 @@ The file is gzip of entries. An entry has a size, a checksum and MessagePack. Th
 
 import gzip
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Self
@@ -15,7 +15,7 @@ import msgspec
 
 from waltap.base.files.durable_file import UNREADABLE, private
 from waltap.base.property import Properties, declare
-from waltap.changes.decode.decoder import Catalogue, Frame, NameResolution, ServerInfo
+from waltap.changes.decode.decoder import Frame, ServerInfo
 from waltap.changes.decode.relation import DataType, Relation
 from waltap.errors import SourceError
 
@@ -78,37 +78,22 @@ LAYOUT: Final = 1
 LEVEL: Final = 1
 
 
-class AnsweredCatalogue(Catalogue):
+class AnsweredCatalogue:
     """A catalogue whose answers are recorded, or come from a recording.
 
     ``ask`` returns the function for a question of `KINDS`.
     """
 
     def __init__(self, ask: Callable[[str], Callable[..., Any]]) -> None:
-        self._relation, self._data_type = ask("relation"), ask("data_type")
-        self._view = ask("is_materialized_view")
-
-    def relation(self, schema: str, table: str) -> Relation | None:
-        return self._relation(schema, table)  # type: ignore[no-any-return]
-
-    def data_type(self, oid: int) -> DataType | None:
-        return self._data_type(oid)  # type: ignore[no-any-return]
-
-    def is_materialized_view(self, schema: str, table: str, xid: int, *, was_table: bool) -> bool:
-        return self._view(schema, table, xid, was_table=was_table)  # type: ignore[no-any-return]
+        self.relation, self.data_type = ask("relation"), ask("data_type")
+        self.is_materialized_view = ask("is_materialized_view")
 
 
-class AnsweredNames(NameResolution):
+class AnsweredNames:
     """A name resolution as `AnsweredCatalogue` is a catalogue."""
 
     def __init__(self, ask: Callable[[str], Callable[..., Any]]) -> None:
-        self._due, self._of = ask("due"), ask("of")
-
-    def due(self, xid: int) -> bool:
-        return self._due(xid)  # type: ignore[no-any-return]
-
-    def of(self, schema: str, table: str, xid: int) -> Hashable:
-        return self._of(schema, table, xid)  # type: ignore[no-any-return]
+        self.due, self.of = ask("due"), ask("of")
 
 
 class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
