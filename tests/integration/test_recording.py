@@ -61,7 +61,6 @@ HEADER = RecordingHeader(
     server=ServerInfo(
         version_num=150000,
         version="",
-        flavour="postgresql",
         system_id="1",
         timeline=1,
         two_phase_slot=False,

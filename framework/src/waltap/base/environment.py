@@ -11,12 +11,11 @@ ${env:NAME}        in a profile: any variable, by name.
 """
 
 import os
-from collections.abc import Mapping
 
 
-def plugin_names(environ: Mapping[str, str] | None = None) -> frozenset[str] | None:
+def plugin_names() -> frozenset[str] | None:
     """Return the allowed plugins of WALTAP_PLUGINS, None for all."""
-    value = (os.environ if environ is None else environ).get("WALTAP_PLUGINS", "")
+    value = os.environ.get("WALTAP_PLUGINS", "")
     # An empty variable counts as unset.
     names = frozenset(part.strip() for part in value.split(",") if part.strip())
     return names or None

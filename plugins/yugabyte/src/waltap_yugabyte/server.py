@@ -103,5 +103,4 @@ class YugabyteServer(ServerIdentity):
             version=version,
             system_id=f"yugabytedb-{number}",
             timeline=0,
-            flavour="yugabytedb",
         )

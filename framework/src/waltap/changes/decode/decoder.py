@@ -24,7 +24,6 @@ class ServerInfo:
     # `server_version_num`, such as 150020.
     version_num: int
     version: str = ""
-    flavour: str = "postgresql"
     system_id: str = ""
     timeline: int = 0
     two_phase_slot: bool = False

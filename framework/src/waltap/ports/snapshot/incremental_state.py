@@ -159,7 +159,6 @@ class IncrementalState(msgspec.Struct):
     def read_on(self, tables: list[SnapshotRequest]) -> None:
         """Return ``tables`` to the queue, and forget other waiting tables."""
         self.queue, self.awaiting_stream = [*tables, *self.queue], []
-        # Offsets of earlier versions have progress of stopped tables.
         queued = {request.name for request in self.queue}
         self.chunks = {name: chunk for name, chunk in self.chunks.items() if name in queued}
 
