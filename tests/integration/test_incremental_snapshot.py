@@ -7,6 +7,7 @@ The promise: who takes every event, row by row, has the table's state in the end
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -388,6 +389,17 @@ def test_a_snapshot_of_one_table_can_be_stopped_and_the_next_goes_on(pipeline):
         release.set()
         run.until(lambda: finished(run), "the end")
     assert len(read_rows(pipeline.destination)) < 300
+    assert pipeline.destination.ids("u", "r") == list(range(1, 16))
+
+
+@large
+def test_a_stream_is_not_idle_while_chunks_are_read(pipeline, between):
+    pipeline.settings |= {"read.only": "true", CHUNK: 3}
+    pipeline.catch_up()
+    pipeline.signal("execute-snapshot", "u")
+    for chunk in range(1, 6):
+        between(lambda: time.sleep(0.3), nth=chunk)
+    pipeline.run(limits=Limits(until_idle=0.1))
     assert pipeline.destination.ids("u", "r") == list(range(1, 16))
 
 

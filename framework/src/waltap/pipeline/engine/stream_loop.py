@@ -160,9 +160,10 @@ class StreamEnd:
         connector: Connector,
         readers: Sequence[PartitionReader],
         delivery: SinkWriter,
+        signals: SignalStage,
     ) -> None:
         self._state, self._readers, self._delivery = state, readers, delivery
-        self._stream = readers[0].stream
+        self._stream, self._signals = readers[0].stream, signals
         self._lsn, self._silence = state.limits.until_lsn, None
         if state.limits.until_idle is not None:
             slot, now = connector.slot(), state.clock.monotonic()
@@ -195,6 +196,9 @@ class StreamEnd:
 
     def _silent(self, now: float) -> bool:
         if self._silence is None or not self._idle:
+            return False
+        if self._signals.awaits_stream:
+            self._silence.broken(now)
             return False
         return self._silence.lasted(now, self._stream.idle_lsn())
 
@@ -289,7 +293,7 @@ class StreamLoop:
         clock, stopping = state.clock.monotonic, state.stop.is_set
         self._begin(signals)
         first, proven = self._readers[0], False
-        end = StreamEnd(state, self._connector, self._readers, delivery)
+        end = StreamEnd(state, self._connector, self._readers, delivery, signals)
         heartbeats = HeartbeatTimer(state, self._connector, delivery)
         now = clock()
         next_poll = next_idle = now + self._idle_s

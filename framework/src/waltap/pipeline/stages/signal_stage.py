@@ -145,6 +145,12 @@ class SignalStage:
         return self._watcher is not None and (self._watcher.waiting or self.blocking)
 
     @property
+    def awaits_stream(self) -> bool:
+        """Return whether read rows wait until the stream reaches their place."""
+        watcher = self._watcher
+        return watcher is not None and (watcher.awaits_stream or self._blocking.until is not None)
+
+    @property
     def watching(self) -> bool:
         """Return whether read rows wait for a position or store."""
         watcher = self._watcher

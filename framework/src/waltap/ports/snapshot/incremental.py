@@ -278,11 +278,13 @@ class IncrementalSnapshots:
         """
         return self._streamed_at if self._window is None else self._until
 
-    def advance_wal(self) -> None:
-        """Make the stream reach `until` soon.
+    @property
+    def awaits_stream(self) -> bool:
+        """Return whether the present chunk, or the end of a table, waits for the stream."""
+        return self._window is not None or self._streamed_at is not None
 
-        Raises: SourceError.
-        """
+    def advance_wal(self) -> None:
+        """Make the stream reach `until` soon. Raises: SourceError."""
         self._source.advance_wal()
 
     def advance_to(self, lsn: int, previous_end_lsn: int | None, now: int) -> list[SnapshotRows]:
@@ -302,10 +304,7 @@ class IncrementalSnapshots:
         return self._closed(now).pieces(until, previous_end_lsn, now)
 
     def resume(self, now: int) -> None:
-        """Resume from the state after a restart or a wait.
-
-        ``now`` is as for `process`.
-        """
+        """Resume after a restart or a wait; ``now`` is as for `process`."""
         self._stored = None
         if self._marks:
             self._write_watermarks()
@@ -346,7 +345,7 @@ class IncrementalSnapshots:
 
         While a chunk waits, each part must be looked at.
         """
-        if self._window is not None or self._streamed_at is not None or self.state.chunks:
+        if self.awaits_stream or self.state.chunks:
             return start
         end, table = len(parts), self._signal_table
         if table is None:
