@@ -136,7 +136,10 @@ class Command:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it ended since, or that is being reported
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

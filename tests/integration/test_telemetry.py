@@ -231,6 +231,7 @@ def patience(monkeypatch) -> None:
     """A busy machine is waited for: what came too late would come again, or not at all."""
     monkeypatch.setattr("waltap.services.telemetry.lineage.END_S", 90.0)
     monkeypatch.setattr("waltap.services.telemetry.lineage.TIMEOUT_S", 90.0)
+    monkeypatch.setattr("waltap.services.telemetry.otlp.END_S", 90)
 
 
 pytestmark = pytest.mark.pipeline(
