@@ -190,13 +190,6 @@ def test_a_suspended_table_that_was_dropped_and_created_again_has_the_new_number
     assert later.routes[1, "s.old", 1] == ("s", "old"), "its rows were given up"
 
 
-def test_a_table_that_an_earlier_release_suspended_keeps_its_name():
-    before = tables(of("a", 1, failed="why"), of("z", 9))
-    found = find_renames(log(at("b", 1), at("a", 9)), before)
-    assert not found.renamed
-    assert found.routes == {(1, "s.b", 1): ("s", "b"), (1, "s.a", 9): ("s", "a")}
-
-
 # --- tables in a catalogue get their source's names, whenever a driver dies -----------------------
 
 

@@ -32,7 +32,7 @@ from waltap_spark.formats.table_format import CommitContext, TableFormat, TableF
 from waltap_spark.planning.column_identity import whereabouts
 from waltap_spark.planning.plan import TableTask, apply_added_key, meets_none, plan
 from waltap_spark.planning.redelivery import needed, reached
-from waltap_spark.planning.table_renames import Name, TableRenames, find_renames, free_place
+from waltap_spark.planning.table_renames import Name, TableRenames, find_renames, free_place, joined
 from waltap_spark.session.failures import OF_ONE, refused, require_one
 from waltap_spark.session.session import SizedSession, each_in_one, make_active, prepare
 from waltap_spark.state.output import CommitIntent, EntryId, OutputState, SparkOutput, TableState
@@ -519,7 +519,7 @@ class OutputApplier:
         """
         again = table.attempts if self.format.writes_in_place else ()
         own = schema, name = table.schema, table.table
-        routes = dict.fromkeys(table.waits, own) if table.waits else None
+        routes = dict.fromkeys(table.waits, own)
         found = TableTask(schema, name, staged=list(table.staged))
         since = table.log_position or NOTHING
         for until in [*(each for each in again if since < each < log_position), log_position]:
@@ -574,7 +574,7 @@ class OutputApplier:
                 failed=reason,
                 log_position=table.log_position or before.log_position,
                 attempts=found.ends(had, every=attempt.repeats),
-                waits=found.waiting(table),
+                waits=joined(table.waits, found.entries),
                 damaged=str(segment),
             )
             return suspended, cause

@@ -169,12 +169,6 @@ class TableTask:
         names = dict.fromkeys(name for _epoch, name, _oid in self.entries)
         return tuple(name for name in names if name != f"{self.schema}.{self.table}")
 
-    def waiting(self, table: TableState) -> tuple[EntryId, ...]:
-        """Return the entries that wait for ``table``, which cannot be applied."""
-        # an earlier release did not note those that wait
-        unknown = table.failed and not table.waits
-        return () if unknown else joined(table.waits, self.entries)
-
     def ends(self, had: Iterable[LogPosition], *, every: bool) -> tuple[LogPosition, ...]:
         """Return the ends of all groups that were begun.
 

@@ -7,7 +7,7 @@ table had, since the same number may be another table's now.
 
 Nothing reports a rename before the table's next change. But when a table takes another one's name,
 its entries name the former owner and the owner's present name, if the source still has it
-(`TableEntry.former_owner`). Without that, as in the logs of earlier releases:
+(`TableEntry.former_owner`). Without that:
 
 - a renamed table takes a name whose owner is not seen again: that owner was dropped, or was renamed
   and did not change. It keeps its rows under a spare name, NAME@NUMBER, until a change brings its own;
@@ -54,8 +54,6 @@ class _Table:
     before: str | None = None
     # Names that it had meanwhile.
     former_names: list[str] = field(default_factory=list)
-    # Whether entries are known by name alone.
-    by_name: bool = False
     displaced: bool = False
     # Its place in the list of all.
     place: int = 0
@@ -106,8 +104,8 @@ class TableRenames:
             table = self._renamed(had, in_place=in_place) if before in self.renamed else had
             table = self._met(before, table)
             more = waits.get((table.schema, table.table), ())
-            known = table.failed and table.waits and more
-            found[table.name] = replace(table, waits=joined(table.waits, more)) if known else table
+            waiting = table.failed and more
+            found[table.name] = replace(table, waits=joined(table.waits, more)) if waiting else table
         return found
 
     def _met(self, before: str, table: TableState) -> TableState:
@@ -181,13 +179,9 @@ class _Walk:
         # Displaced tables whose present names are known, by their place in the list of all.
         self._renameable: dict[int, _Table] = {}
         for name, state in tables.items():
-            # an earlier release did not note which entries wait
-            unknown = bool(state.failed and not state.waits)
-            found = _Table(
-                (state.schema, state.table), _number(state), before=name, by_name=unknown
-            )
+            found = _Table((state.schema, state.table), _number(state), before=name)
             self._add(name, found)
-            if found.number is not None and not unknown:
+            if found.number is not None:
                 self._numbered[found.number] = found
                 _epoch, oid = found.number
                 self._formerly |= {
@@ -214,15 +208,12 @@ class _Walk:
         table = owner if number is None else self._known(number, entry, owner)
         if table is None and owner is not None:
             other = number is not None and owner.number is not None and owner.number != number
-            if other and owner.number in again and not owner.by_name:
+            if other and owner.number in again:
                 self._displace(owner)
             else:
                 table = owner
         elif table is not None and table is not owner:
-            if owner is not None and owner.by_name:
-                table = owner
-            else:
-                self._rename(table, entry, owner)
+            self._rename(table, entry, owner)
         if table is None:
             table = _Table((entry.schema, entry.table), None)
             self._add(entry.name, table)
@@ -230,8 +221,7 @@ class _Walk:
             if table.number is not None:
                 self._numbered.pop(table.number, None)
             table.number = number
-            if not table.by_name:
-                self._numbered[number] = table
+            self._numbered[number] = table
         table.entries.pop(own, None)
         table.entries[own] = None
         self._rename_displaced()
@@ -255,7 +245,6 @@ class _Walk:
             or former is None
             or owner.number is None
             or number is None
-            or owner.by_name
             or owner.number[1] != former.oid
             or owner.number[1] == entry.oid
         ):
@@ -301,7 +290,7 @@ class _Walk:
         del self._named[name]
         if not table.displaced:
             table.former_names.append(name)
-            if table.number is not None and not table.by_name:
+            if table.number is not None:
                 self._formerly[name, table.number[1]] = table
 
     def _displace(self, table: _Table) -> None:

@@ -323,7 +323,7 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_position: LogPosition | None = msgspec.field(name="mark", default=None)
     # Positions that attempts to apply it have reached since.
     attempts: tuple[LogPosition, ...] = ()
-    # What identifies its entries after that position, in order. Earlier releases noted none.
+    # What identifies its entries after that position, in order.
     waits: tuple[EntryId, ...] = ()
     # The storage of formats in place.
     stored_table: StoredTable = msgspec.field(name="held", default=StoredTable())
