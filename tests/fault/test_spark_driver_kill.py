@@ -28,7 +28,7 @@ def driver(folder: Path, *settings: str) -> "subprocess.Popen[bytes]":
     with (folder / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "waltap_spark.driver.driver", "--with-parent"),
+                *(sys.executable, "-m", "waltap_spark.driver.driver"),
                 *("--changelog", str(folder / "log"), "--output", str(folder / "out")),
                 *("--set", "spark.master=local[2]", "--set", "trigger.interval.ms=50"),
                 *("--set", f"spark.driver.extraJavaOptions={QUICK_JVM}"),

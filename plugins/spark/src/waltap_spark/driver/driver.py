@@ -1,9 +1,9 @@
 """Run the Spark driver: ``python -m waltap_spark.driver.driver``.
 
-``waltap spark apply`` runs the same code. As a child of an engine (``--with-parent``) it ends
-when its standard input ends, because the engine closed it or died. Before that it applies the
-rest of the change log. The sink's properties come in the environment
-(`waltap_spark.driver.settings.GIVEN`), so that no argument has credentials.
+``waltap spark apply`` runs the same code. As a child of an engine it ends when its standard
+input ends, because the engine closed it or died. Before that it applies the rest of the change
+log. The sink's properties come in the environment (`waltap_spark.driver.settings.GIVEN`), so
+that no argument has credentials.
 
 Exit codes: 0 done, others as `waltap_spark.driver.settings` has them.
 """
@@ -190,21 +190,19 @@ def main(arguments: list[str] | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    inbox = None
-    if options.with_parent:
-        # Ctrl-C is for the engine, which then closes this process's input
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        inbox = DriverInput(sys.stdin.buffer)
+    # Ctrl-C is for the engine, which then closes this process's input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    inbox = DriverInput(sys.stdin.buffer)
     try:
         properties = properties_of(options.set or (), options.output, taken_settings())
         run_driver(
             options.changelog,
             options.output,
             properties,
-            stopping=asked_to_stop() if inbox is None else inbox.gone,
+            stopping=inbox.gone,
             # the process of an engine that was killed may still apply changes
             patience_s=properties.drain_ms / 1000,
-            table_splits=None if inbox is None else inbox.of,
+            table_splits=inbox.of,
         )
     except WaltapError as error:
         log.error("%s", error)  # noqa: TRY400 - a trace would hide the text
@@ -230,7 +228,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--changelog", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="as in a profile")
-    parser.add_argument("--with-parent", action="store_true")
     return parser
 
 

@@ -77,7 +77,7 @@ class DriverProcess:
         """Start the child, unless it already runs."""
         if self._child is not None:
             return
-        command = [sys.executable, "-m", "waltap_spark.driver.driver", "--with-parent"]
+        command = [sys.executable, "-m", "waltap_spark.driver.driver"]
         command += ["--changelog", self._changelog, "--output", self._output]
         if self._log is None:
             private_folder(self._log_file.parent)
