@@ -14,6 +14,7 @@ from waltap.base.import_rules import pa
 from waltap.changes.transactions.position import Position
 from waltap.errors import SinkError
 from waltap_lake.errors import LakeTableUnfit
+from waltap_sinks.changelog.reader import plain_type
 
 # Encode the progress of a pipeline in a lake.
 #
@@ -159,7 +160,7 @@ class LakeConnection(abc.ABC):
 
     def fitted(self, rows: "pa.Table") -> "pa.Table":
         """Return ``rows`` cast to the lake's types."""
-        kinds = [field.with_type(fitting(field.type, times=self.times)) for field in rows.schema]
+        kinds = [field.with_type(plain_type(field.type, times=self.times)) for field in rows.schema]
         return rows.cast(pa.schema(kinds))
 
     @contextmanager
@@ -192,20 +193,3 @@ class LakeConnection(abc.ABC):
             if not self.takes(kind, field.type):
                 text = f"{name}: column {field.name} is {kind}, the source has {field.type} now"
                 raise LakeTableUnfit(text, table=name)
-
-
-def fitting(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
-    """Return the lake's type for values of ``kind``.
-
-    Decimals of more than 38 digits are text. So are times of day without ``times``. This holds within
-    lists, structs and maps, too.
-    """
-    if pa.types.is_decimal256(kind) or (pa.types.is_time(kind) and not times):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(fitting(kind.value_type, times=times))
-    if pa.types.is_map(kind):
-        return pa.map_(fitting(kind.key_type, times=times), fitting(kind.item_type, times=times))
-    if pa.types.is_struct(kind):
-        return pa.struct([f.with_type(fitting(f.type, times=times)) for f in kind.fields])
-    return kind

@@ -508,6 +508,22 @@ class ChangeLog:
                     yield f"{folder}/{name}"
 
 
+def plain_type(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
+    """Return the type for readers whose decimals have at most 38 digits.
+
+    Wider decimals are text, and times of day without ``times``, also within nested types.
+    """
+    if pa.types.is_decimal256(kind) or (pa.types.is_time(kind) and not times):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type, times=times)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, plain_type(kind.item_type, times=times))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(plain_type(each.type, times=times)) for each in kind])
+    return kind
+
+
 def entries_by_name(manifests: Iterable[Manifest]) -> dict[str, list[LoggedEntry]]:
     """Return the entries of each ``schema.table``, in order."""
     found: dict[str, list[LoggedEntry]] = {}

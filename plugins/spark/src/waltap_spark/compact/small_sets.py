@@ -5,7 +5,7 @@ for each, as for 100,000 rows; pyarrow takes one or two milliseconds. Spark read
 """
 
 from collections.abc import Callable, Sequence
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 
 from waltap.base.files.store import FileStore
+from waltap_sinks.changelog.reader import plain_type
 from waltap_spark.planning.plan import SegmentGroup
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
 from waltap_spark.state.output import SparkOutput
@@ -122,37 +123,21 @@ def write_parquet(rows: pa.Table, file: IO[bytes], compression: str = "snappy") 
     )
 
 
-# Spark has 38 digits at most. The change log has longer decimals only on request.
-
-
-def text_of(kind: Any, *, times: bool = False) -> pa.DataType:
-    """Return ``kind`` with text instead of wide decimals, also in nested types.
-
-    ``kind`` is a type of Arrow. ``times``: and instead of times of day, which sessions read only
-    with a setting.
-    """
-    if pa.types.is_decimal256(kind) or (times and pa.types.is_time(kind)):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(text_of(kind.value_type, times=times)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(text_of(field.type, times=times)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, text_of(kind.item_type, times=times))
-    return kind
-
-
 def make_readable(
     store: FileStore, output: SparkOutput, group: SegmentGroup, folder: Callable[[], str]
 ) -> None:
-    """Copy the segments of ``group`` once, if needed."""
+    """Copy the segments of ``group`` once, where Spark cannot read decimals.
+
+    The change log has more than 38 digits only on request.
+    """
     # Once per group: several steps of a commit ask for it.
     if group.converted or not any("decimal256" in each.arrow for each in group.columns):
         return
     copies = folder()
     for number, segment in enumerate(group.segments):
         rows = store.read_parquet(segment)
-        rows = rows.cast(pa.schema([each.with_type(text_of(each.type)) for each in rows.schema]))
+        kinds = [each.with_type(plain_type(each.type, times=True)) for each in rows.schema]
+        rows = rows.cast(pa.schema(kinds))
         path = f"{copies}/{number}.parquet"
         with output.store.writing(path), output.store.create(path) as file:
             parquet.write_table(rows, file)

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from waltap_sinks.changelog import NOTHING, ChangeLog, LogPosition, Manifest, TableEntry
-from waltap_spark.compact.small_sets import text_of
+from waltap_sinks.changelog.reader import plain_type
 from waltap_spark.errors import SourceOption, TableNotLogged
 from waltap_spark.read.options import SourceOptions
 from waltap_spark.schema.schema import LOG_FIELDS, struct_of
@@ -148,7 +148,7 @@ def arrow_types(schema: pa.Schema) -> dict[str, str]:
     """Return a table's Spark types in JSON, by name."""
     return {
         field.name: from_arrow_type(
-            text_of(field.type, times=True), prefer_timestamp_ntz=True
+            plain_type(field.type, times=False), prefer_timestamp_ntz=True
         ).json()
         for field in schema
     }
