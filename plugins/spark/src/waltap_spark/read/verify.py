@@ -91,16 +91,15 @@ def compare(
     *,
     without: Sequence[str] = (),
     patience_s: float = 0.0,
-    captured: CaptureScope | None = None,
     publications: Sequence[str] = (),
     log: ChangeLog | None = None,
     stored_offset: Callable[[], int | None] = lambda: None,
 ) -> list[TableDifferences]:
     """Compare ``names``, by default all tables, with the source.
 
-    The default is every table of Spark, and the ``captured`` ones. ``connection`` is in autocommit.
-    The source counts the rows that ``publications`` publish. Differences are read again for
-    ``patience_s``. With ``log`` and ``stored_offset`` the tables of an idle pipeline are not late.
+    ``connection`` is in autocommit. The source counts the rows that ``publications`` publish.
+    Differences are read again for ``patience_s``. With ``log`` and ``stored_offset`` the tables of
+    an idle pipeline are not late.
     """
     their_tables = SparkTables(tables, names or (), log=log)
     their_tables.stored_offset = stored_offset
@@ -110,7 +109,6 @@ def compare(
         tables=names or (),
         without=without,
         patience_s=patience_s,
-        captured=captured,
         publications=publications,
     )
 
