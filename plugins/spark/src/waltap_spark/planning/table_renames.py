@@ -104,8 +104,9 @@ class TableRenames:
             table = self._renamed(had, in_place=in_place) if before in self.renamed else had
             table = self._met(before, table)
             more = waits.get((table.schema, table.table), ())
-            waiting = table.failed and more
-            found[table.name] = replace(table, waits=joined(table.waits, more)) if waiting else table
+            if table.failed and more:
+                table = replace(table, waits=joined(table.waits, more))
+            found[table.name] = table
         return found
 
     def _met(self, before: str, table: TableState) -> TableState:
