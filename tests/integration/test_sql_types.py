@@ -50,6 +50,23 @@ def test_a_key_of_more_columns_is_found_by_its_index(place):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", [("n", "id"), ()])
+def test_rows_may_share_values_of_a_former_key(place, key):
+    one, two = (
+        relation(
+            "public.t", [("id", "int4"), ("n", "int4")], key=each, identity=kind, numbers=(1, 2)
+        )
+        for each, kind in ((("id",), "d"), (key, "d" if key else "f"))
+    )
+    source = Model()
+    place.deliver(source.inserted(one, ["1", "5"]))
+    part = source.inserted(two, ["1", "6"])
+    if key:
+        place.execute(str(place.refuses(SqlTableUnfit, part).fields["statement"]))
+    place.deliver(part)
+    assert place.rows("t", "id", "n") == [("1", "5"), ("1", "6")]
+
+
 def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
     one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
     source = Model()

@@ -33,7 +33,7 @@ from waltap_sinks.sql.errors import (
     SqlTableUnfit,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
+from waltap_sinks.sql.metadata import MOVING, KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
 from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import (
@@ -54,9 +54,6 @@ from waltap_sinks.sql.targets.target import (
 
 log = logging.getLogger(__name__)
 
-# The suffix of columns that swap their names.
-MOVING: Final = "_waltap_moves"
-
 # The least OID of a type that a user created.
 USERS: Final = 16_384
 
@@ -65,7 +62,7 @@ class TargetTables:
     """Bind shapes to tables of the target.
 
     With evolution ``basic`` missing tables and columns are created, types widened, and renames
-    followed. Nothing is dropped: the column of a dropped one stays, under another name if a new
+    followed. Only a former key is dropped: the column of a dropped one stays, under another name if a new
     column has its name. A table or column that was bound before must exist, unless the run
     ``repairs``.
     """
@@ -163,7 +160,7 @@ class TargetTables:
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
-        names = {} if known is None else _present_names(known, described)
+        names = {} if known is None else known.present_names(described.columns if described else ())
         self._require_there(shape, described, known, names)
         if described is None:
             described = self._create(shape)
@@ -201,9 +198,18 @@ class TargetTables:
             # A statement of the user would not find the table, which is gone with the failure.
             target.run(self._index_statement(shape, name, [column.name for column in shape.key]))
             described = self._described(shape) or described
+        key = shape.key_numbers
+        is_described = bool(key) or shape.relation.primary_key is not None
+        if known is not None and (self._keeps or not is_described):
+            key = known.key
+        elif evolves and known is not None and known.key != key:
+            former = [names.get(number, "") for number in known.key]
+            # Rows of the source may share values of its former key.
+            if described.primary == {*former} and target.allow_nulls(name, former):
+                described = self._described(shape) or described
         if renewed:
             known = snapshot_reason = None
-        self._note(shape, known, snapshot_reason, names)
+        self._note(shape, known, snapshot_reason, names, key)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -375,6 +381,7 @@ class TargetTables:
             found,
             columns={called[name]: column for name, column in found.columns.items()},
             unique=tuple(frozenset(called.get(n, n) for n in names) for names in found.unique),
+            primary=frozenset(called.get(n, n) for n in found.primary),
         )
 
     def _soft(self, shape: TargetShape) -> str | None:
@@ -693,7 +700,8 @@ class TargetTables:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
         found = self.of(shape, renewed=True)
         # All rows will be of the snapshot, so reasons for a new snapshot end here.
-        self._note(shape, None, None, self._metadata.known[shape.relation.oid].columns)
+        known = self._metadata.known[shape.relation.oid]
+        self._note(shape, None, None, known.columns, known.key)
         return found
 
     def _snapshot_reasons(
@@ -720,6 +728,7 @@ class TargetTables:
         known: KnownTable | None,
         snapshot_reason: str | None,
         names: Mapping[int, str],
+        key: tuple[int, ...],
     ) -> None:
         columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
@@ -746,7 +755,7 @@ class TargetTables:
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
-        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
+        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source, key))
 
 
 def _type_named(name: str) -> DataType:
@@ -757,16 +766,6 @@ def _type_named(name: str) -> DataType:
         return DataType(oid=oid, schema="pg_catalog", name=name)
     schema, _, own = name.rpartition(".")
     return DataType(oid=USERS, schema=schema or "pg_catalog", name=own)
-
-
-def _present_names(known: KnownTable, described: TargetDescription | None) -> dict[int, str]:
-    """Return names by number, even amid a broken swap."""
-    there = () if described is None else described.columns
-    moving = {number: with_suffix(name, MOVING) for number, name in known.columns.items()}
-    return {
-        number: moving[number] if name not in there and moving[number] in there else name
-        for number, name in known.columns.items()
-    }
 
 
 def inexact(target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str) -> SinkError:

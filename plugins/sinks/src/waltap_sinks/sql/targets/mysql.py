@@ -253,7 +253,10 @@ class MysqlTarget(SqlTarget):
             if not repeats:
                 unique.setdefault(index, set()).add(column if whole else "")
         return TargetDescription(
-            columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in info[0][4]
+            columns,
+            tuple(map(frozenset, unique.values())),
+            frozenset(unique.get("PRIMARY", ())),
+            is_table="VIEW" not in info[0][4],
         )
 
     def obstacles(self, name: TargetName) -> list[WriteObstacle]:

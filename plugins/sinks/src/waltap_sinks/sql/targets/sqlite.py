@@ -57,6 +57,11 @@ MADE: Final = """
 """
 # A space or comment in them.
 GAP: Final = r"(?:\s|--[^\n]*+|/\*[\s\S]*?\*/)"
+# The primary key of a table or column.
+PRIMARY: Final = (
+    rf",{GAP}*+PRIMARY{GAP}++KEY{GAP}*+\([^()]*\)|"
+    rf"{GAP}PRIMARY{GAP}++KEY(?:{GAP}++(?:ASC|DESC|AUTOINCREMENT)\b)*+"
+)
 
 
 class SqliteTarget(FileTarget):
@@ -117,9 +122,8 @@ class SqliteTarget(FileTarget):
             )
             for column, kind, _key, hidden in info
         }  # fmt: skip
-        return TargetDescription(
-            columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table"
-        )
+        is_table = kinds[0][0] == "table"
+        return TargetDescription(columns, tuple(filter(None, unique)), unique[0], is_table)
 
     def obstacles(self, name: TargetName) -> list[WriteObstacle]:
         triggers = self.run(
@@ -164,19 +168,33 @@ class SqliteTarget(FileTarget):
         return False if not changes or existing in {wanted, "TEXT", "BLOB", ""} else None
 
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
-        table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
+        info = self.run(COLUMNS, [name.name])
         kind = next(kind for each, kind, *_ in info if each.lower() == column.lower())
         forms = self.quoted(column), f"`{column}`", f"[{column}]", column
         named = "|".join(map(re.escape, forms))
         before = rf"([(,]{GAP}*+(?:{named}){GAP}++){re.escape(kind)}(?!\w)"
-        (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
-        made, found = re.subn(before, rf"\g<1>{type_}", made, count=1, flags=re.IGNORECASE)
-        names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
-        if not found or self.cascades(name):  # a drop would delete rows that refer to these
+        if not self._make_again(name, before, rf"\g<1>{type_}"):
             raise SqlTableUnfit(
                 f"column {column} of {name} needs the type {type_}, and SQLite alters no type",
                 statement=f"a new table with {self.quoted(column)} {type_}",
             )
+
+    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
+        wanted = {column.lower() for column in columns}
+        keys = {each.lower() for each, _kind, key, _hidden in self.run(COLUMNS, [name.name]) if key}
+        return not wanted.isdisjoint(keys) and self._make_again(name, PRIMARY, "")
+
+    def _make_again(self, name: TargetName, before: str, after: str) -> bool:
+        """Make a table by its statement with ``after``: SQLite alters no types and keys.
+
+        Return false if the statement has no ``before``, or rows that refer to the table would go.
+        """
+        (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
+        made, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE)
+        if not found or self.cascades(name):  # a drop would delete rows that refer to these
+            return False
+        table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
+        names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
         self.run(f"CREATE TEMP TABLE waltap_copy AS SELECT {names} FROM {table}")
         self.run(f"DROP TABLE {table}")
         # Tables may refer to these rows by an index, and triggers must see no new rows.
@@ -187,6 +205,7 @@ class SqliteTarget(FileTarget):
         self.run("DROP TABLE temp.waltap_copy")
         for each in triggers:
             self.run(each)
+        return True
 
     def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
         if pa.types.is_date(arrow_type(before)) and pa.types.is_timestamp(arrow_type(column)):

@@ -55,6 +55,8 @@ class TargetDescription:
     columns: dict[str, ExistingColumn]
     # The column sets of unique indexes that an upsert can use.
     unique: tuple[frozenset[str], ...]
+    # The columns of the primary key.
+    primary: frozenset[str] = frozenset()
     # False for a view, which takes no rows.
     is_table: bool = True
 
@@ -385,7 +387,7 @@ class SqlTarget(abc.ABC):
         """Give values the form of another type of the source, where columns have the same."""
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
-        """Let columns that left the key be null; return whether that was needed."""
+        """Drop NOT NULL, and a primary key, of columns; return whether there was one."""
         return False
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
