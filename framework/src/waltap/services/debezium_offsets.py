@@ -11,6 +11,7 @@ Source: Debezium 3.6, ``PostgresOffsetContext``, ``WalPositionLocator``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
@@ -23,14 +24,14 @@ from waltap.changes.decode.relation import schema_and_table
 from waltap.changes.transactions.assembly import TransactionAssembler
 from waltap.changes.transactions.position import Position, lsn_text
 from waltap.changes.transactions.transaction import TransactionPart
-from waltap.clock import Clock
+from waltap.clock import Clock, SystemClock
 from waltap.config.profile import Profile
 from waltap.errors import OffsetError, SourceError
 from waltap.plugins.host import Host
 from waltap.ports.offsets.offset import ConnectOffsets, Offset
 from waltap.ports.signals.signal import SnapshotRequest
 from waltap.ports.snapshot.incremental_state import IncrementalState
-from waltap.ports.source.connector import ChangeStream
+from waltap.ports.source.connector import ChangeStream, Connector
 
 DebeziumOffsetsUnreadable = OffsetError.define("DebeziumOffsetsUnreadable", "WT-6301")
 DebeziumOffsetMissing = OffsetError.define("DebeziumOffsetMissing", "WT-6302")
@@ -440,30 +441,22 @@ SILENCE_S: Final = 120.0
 StreamSilent = SourceError.define("StreamSilent", "WT-2022")
 
 
-def position_behind(
-    stream: ChangeStream,
-    end_lsn: int,
-    event_lsn: int,
-    *,
-    events: int,
-    wal_end: int,
-    memory_bytes: int,
-    clock: Clock,
-) -> Position:
-    """Return the position behind the change at ``event_lsn``.
+def position_behind(source: Connector, there: OffsetMap, memory_bytes: int) -> Position:
+    """Return the position behind the last change that Debezium has delivered.
 
-    The change is in the transaction that commits first after ``end_lsn``, where ``stream`` begins; if it
-    has no such change, the position is before that transaction. Several changes of one COPY may share the
-    LSN: ``events`` is the number of delivered ones, 0 if unknown; then none counts. ``wal_end`` is the
-    server's position: a stream beyond it has nothing else. Raises: WaltapError.
+    The change is in the transaction that commits first after ``there``; if it has no such change, the
+    position is before that transaction. Several changes of one COPY may share the LSN; if the number of
+    delivered ones is unknown, none counts. Raises: WaltapError.
     """
-    start = Position(end_lsn)
-    with TemporaryDirectory(prefix="waltap-") as folder:
+    start, event_lsn, slot = Position(there.end_lsn), there.event_lsn, source.slot()
+    if event_lsn is None or slot is None:
+        return start
+    with closing(source.stream(start)) as stream, TemporaryDirectory(prefix="waltap-") as folder:
         assembler = TransactionAssembler(start, None, Path(folder), memory_bytes)
-        try:
-            return _found(_parts(stream, assembler, wal_end, clock), start, event_lsn, events)
-        finally:
-            assembler.close()
+        with closing(assembler):
+            # The stream has nothing else beyond the server's position.
+            parts = _parts(stream, assembler, slot.server_lsn, SystemClock())
+            return _found(parts, start, event_lsn, there.events_at_lsn)
 
 
 def _found(

@@ -155,7 +155,7 @@ def _takeover_offset(
     lost = source.lost(offset)
     if lost is not None:
         raise lost
-    position = _behind(source, profile, there)
+    position = position_behind(source, there, profile.engine.spill_memory_bytes)
     collections = there.collections if position.index else {}
     counted = (
         TransactionCounts(
@@ -171,27 +171,6 @@ def _takeover_offset(
         position=position, previous_end_lsn=there.previous_end_lsn, counted=counted
     )
     return msgspec.structs.replace(offset, signals=there.signals, sink=stages.destination)
-
-
-def _behind(source: Connector, profile: Profile, there: OffsetMap) -> Position:
-    """Return the position behind the last change that Debezium has delivered."""
-    start, event_lsn = Position(there.end_lsn), there.event_lsn
-    slot = source.slot()
-    if event_lsn is None or slot is None:
-        return start
-    stream = source.stream(start)
-    try:
-        return position_behind(
-            stream,
-            start.end_lsn,
-            event_lsn,
-            events=there.events_at_lsn,
-            wal_end=slot.server_lsn,
-            memory_bytes=profile.engine.spill_memory_bytes,
-            clock=SystemClock(),
-        )
-    finally:
-        stream.close()
 
 
 def _refuse_reader(source: Connector) -> None:
