@@ -121,7 +121,9 @@ class Shop:
             )  # fmt: skip
         try:
             if ready:
-                until((self.folder / "ready").exists, "the ready file")
+                file = self.folder / "ready"
+                until(lambda: file.exists() or process.poll() is not None, "the ready file")
+                assert file.exists(), self.stderr
             yield process
         finally:
             process.terminate()

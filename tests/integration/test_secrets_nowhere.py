@@ -136,7 +136,7 @@ def shop(cluster) -> Iterator[Database]:
     made = cluster.create_database("shop")
     made.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     yield made
-    made.drop(patience=30.0)
+    made.drop()
 
 
 def source(database: Database, **more: Any) -> dict[str, Any]:

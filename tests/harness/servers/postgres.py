@@ -252,7 +252,7 @@ class Database:
         with self.server.kept_session() as session:
             return dict(session.execute(query.format(self.name)).fetchall())
 
-    def drop(self, patience: float = 30.0) -> list[str]:
+    def drop(self, patience: float = WAIT_SECONDS) -> list[str]:
         """Drop slots and database; return the slots that were in use ``patience`` seconds on.
 
         It is no error when there is no such database.
