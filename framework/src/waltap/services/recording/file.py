@@ -106,7 +106,7 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag="header"):
     options: dict[str, object]
     publications: tuple[str, ...]
     server: ServerInfo
-    # The fields of `questions.OPTIONAL` that the decoder's context had.
+    # The fields of `OPTIONAL` that the decoder's context had.
     asks: tuple[str, ...]
     layout: int = LAYOUT
 

@@ -3,7 +3,7 @@
 This needs an extra. The run sends START when it streams or reads a snapshot, RUNNING when tables are
 new or changed, and COMPLETE or FAIL at its end. An event names only its new tables, because
 consumers combine the events of a run. A thread sends the events; an unreachable server does not stop
-the pipeline (`lineage_delivery`).
+the pipeline (`LineageSender`).
 """
 
 import logging
