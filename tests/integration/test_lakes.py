@@ -1,6 +1,5 @@
 """Tables of Delta Lake and Iceberg: what a server has arrives typed, and what can go wrong has its code."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,7 +33,7 @@ from waltap_lake.errors import (
     LakeTransactionGap,
     LakeUnavailable,
 )
-from waltap_lake.lake import LakeOffset, LakeTableName
+from waltap_lake.lake import LakeTableName
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties, IcebergLakeProperties
 
@@ -356,25 +355,6 @@ def test_a_commit_that_the_positions_do_not_know_is_missed_as_well(lake, filled,
     with pytest.raises(DestinationBehind):
         lake.open()
     assert lake.ids() == [1, 2, 3]
-
-
-def test_a_position_of_an_earlier_release_knows_no_tables(lake, filled, monkeypatch):
-    """The first commit of this release takes note of the table."""
-    encode = LakeOffset.encode
-
-    def earlier(mark: LakeOffset) -> str:
-        about = json.loads(encode(mark))
-        del about["tables"]
-        return json.dumps(about)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LakeOffset, "encode", earlier)
-        filled(4)
-    lake.open()
-    filled(5)
-    lake.remove()
-    with pytest.raises(DestinationBehind):
-        lake.open()
 
 
 def test_a_snapshot_that_goes_on_without_its_start_is_refused(lake):

@@ -57,7 +57,7 @@ class LakeOffset(msgspec.Struct, frozen=True):
     position: Position | None = None
     # LSNs of snapshots that began and did not end. The next snapshot deletes their rows.
     unfinished: tuple[int, ...] = ()
-    # Tables with commits of this epoch. Marks of earlier releases name none.
+    # Tables with commits of this epoch.
     tables: tuple[WrittenTable, ...] = ()
 
     def encode(self) -> str:

@@ -136,7 +136,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Describe the snapshot of a manifest.
 
-    ``lsn`` and ``ts`` (µs since 1970 UTC) are of its first piece. Earlier releases wrote no ``ts``.
+    ``lsn`` and ``ts`` (µs since 1970 UTC) are of its first piece.
     """
 
     snapshot_id: int = msgspec.field(name="generation")
@@ -163,7 +163,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_commit_ts: int | None = None
     # The newest snapshot that has begun.
     last_snapshot_id: int = msgspec.field(name="last_generation", default=0)
-    # The pipeline that wrote it; earlier releases named none.
+    # The pipeline that wrote it.
     pipeline: str = ""
     snapshot: SnapshotPart | None = None
     tables: tuple[TableEntry, ...] = ()
