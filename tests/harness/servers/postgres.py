@@ -126,8 +126,8 @@ class Server:
         except BaseException:
             kept.close()
             raise
-        self.forget_session(database)
-        self._kept[database] = kept
+        if self._kept.setdefault(database, kept) is not kept:  # another thread gave one back
+            kept.close()
 
     def forget_session(self, database: str | None = None) -> None:
         """Close the session that `kept_session` keeps for a database; None: for each."""
