@@ -236,36 +236,32 @@ def test_a_pause_ends_the_pipeline_when_the_server_keeps_too_much(pausing):
         assert destination.ids("t") == [*range(1, 1001)]
 
 
-def test_rows_of_a_snapshot_reach_a_paused_sink_that_works_again(pausing):
+@pytest.mark.parametrize("kind", ["incremental", "blocking"])
+@pytest.mark.parametrize("asked", ["before", "in the pause"])
+def test_a_requested_snapshot_waits_while_a_sink_is_paused(pausing, kind, asked, caplog):
     other, database = pausing.others["other"], pausing.database
-    pausing.branches[1]["pause.retry.ms"] = 3_600_000
     pausing.catch_up()
-    other.before_write = raising(Shaken("the service is down"))
+
+    data = {"data-collections": ["public.t"], "type": kind}
     with pausing.running(**{"read.only": "true"}) as run:
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
-        other.before_write = lambda _batch: None
-        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(120)
-        run.until(lambda: other.ids("t", "r") == [1], "the rows")
-    assert other.ids("t") == [1, 1]
-
-
-@pytest.mark.parametrize("retries", [0, 1])
-def test_rows_of_a_snapshot_for_a_paused_sink_end_the_run_with_its_error(pausing, retries):
-    """It has the remedy."""
-    other, database = pausing.others["other"], pausing.database
-    pausing.branches[1]["pause.retry.ms"] = 3_600_000
-    pausing.catch_up()
-    other.before_write = other.before_open = raising(Shaken("the service is down"))
-    settings = {"read.only": "true", "errors.max.retries": retries}
-    with pytest.raises(Shaken, match="the service is down"), pausing.running(**settings) as run:
-        database.execute("INSERT INTO t VALUES (1)")
-        run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
-        assert run.engine.signal("execute-snapshot", {"data-collections": ["public.t"]}).result(120)
-        run.join()
-    other.before_write = other.before_open = lambda *_arguments: None
-    pausing.catch_up()
-    assert 1 in other.ids("t")
+        other.before_write = other.before_open = raising(Shaken("the service is down"))
+        if asked == "before":  # rows that were read meet the pause
+            held, release = pausing.destination.hold()
+            database.execute("INSERT INTO t VALUES (0)")
+            assert held.wait(120)
+            future = run.engine.signal("execute-snapshot", data)
+            database.execute("INSERT INTO t VALUES (1)")
+            release.set()
+            assert future.result(120).accepted
+        else:
+            database.execute("INSERT INTO t VALUES (1)")
+            run.until(lambda: pausing.destination.ids("t") == [1], "the first sink")
+            assert run.engine.signal("execute-snapshot", data).result(120).accepted
+        run.until(lambda: "waits for the sink that is paused" in caplog.text, "the reason")
+        other.before_write = other.before_open = lambda *_arguments: None
+        run.until(lambda: 1 in other.ids("t", "r"), "the rows")
+    for destination in both(pausing):
+        assert set(destination.ids("t", "r")) == set(destination.ids("t", "c"))
 
 
 def test_a_failure_in_the_snapshot_stops_whatever_the_policy(pausing):

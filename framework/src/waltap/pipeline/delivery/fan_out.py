@@ -87,6 +87,11 @@ class FanOut(Sink):
         return any(branch.renders for branch in self.branches)
 
     @property
+    def takes_rows(self) -> bool:
+        """Return whether no sink is paused: no stream repeats rows."""
+        return all(branch.paused is None for branch in self.branches)
+
+    @property
     def sink(self) -> Sink:
         return self
 

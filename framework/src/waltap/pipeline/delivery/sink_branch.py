@@ -117,6 +117,7 @@ class SinkBranch:
         return self.format is not None
 
     notifies = renders  # notifications are records
+    takes_rows = True
 
     @property
     def transforms(self) -> bool:

@@ -632,6 +632,11 @@ class SinkWriter:
         """Return whether limits count records: the sink takes them."""
         return self._branch.renders
 
+    @property
+    def takes_rows(self) -> bool:
+        """Return whether rows that signals ask for may be written now."""
+        return self._branch.takes_rows
+
     def takes_chunks(self) -> bool:
         """Return whether the sink has other readers read an initial snapshot.
 

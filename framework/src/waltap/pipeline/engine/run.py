@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -276,7 +276,7 @@ class PipelineRun:
             if delivery is None or self.state.sink == "new"
             else delivery.downstream_progress(),
             snapshot_run=counts.snapshot.status(),
-            incremental=None if delivery is None else self._waiting(delivery.signals),
+            incremental=None if delivery is None else self._waiting(delivery),
             tables=() if by_table is None else by_table.status(),
             last_event=None if by_table is None else by_table.last,
             last_transaction=counts.last_xid,
@@ -285,12 +285,12 @@ class PipelineRun:
             metric_tables=self.state.profile.engine.metric_tables,
         )
 
-    def _waiting(self, signals: Mapping[str, object]) -> IncrementalProgress | None:
+    def _waiting(self, delivery: SinkWriter) -> IncrementalProgress | None:
         """Return the tables that incremental snapshots must still read."""
-        state = IncrementalState.restored(signals)
+        state = IncrementalState.restored(delivery.signals)
         if not state.queue:
             return None
-        paused = state.paused or self.guard.pauses_snapshots()
+        paused = state.paused or self.guard.pauses_snapshots() or not delivery.takes_rows
         return IncrementalProgress(
             table=state.queue[0].name, queued=len(state.queue) - 1, paused=paused
         )

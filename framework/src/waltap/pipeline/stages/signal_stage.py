@@ -82,6 +82,7 @@ class SignalStage:
         self._max_bytes = engine.signal_max_bytes
         self._watcher: IncrementalSnapshots | None = None
         self._awaited, self._advance_at, self._unsaved = 0, math.inf, False
+        self._waits = False
 
         def identifying(relation: Relation) -> tuple[int, ...]:
             return relations.identities.of(relation).identifying
@@ -108,7 +109,7 @@ class SignalStage:
             obeyed=self._obeyed,
             state=IncrementalState.restored(delivery.offset.signals),
             undecided=undecided,
-            suspended=suspended,
+            suspended=lambda: suspended() or not delivery.takes_rows,
         )
         self._watcher.resume(self._now_us())
 
@@ -178,6 +179,8 @@ class SignalStage:
         rest: Sequence[TransactionPart] = []
         if self._blocking.later is not None:
             parts, rest = self._blocking.split(parts)
+        if self._watcher.state.queue:
+            self._put_off(self._watcher)
         now_us = self._state.clock.time_ns() // 1000
         return self._watcher.process(parts, now_us), rest, self._watcher.stored
 
@@ -189,6 +192,7 @@ class SignalStage:
         watcher, delivery = self._watcher, self._delivery
         if watcher is None:
             return
+        self._put_off(watcher)
         if delivery.unflushed_since is None:
             delivery.keep_signals()
             self._unsaved = False
@@ -229,6 +233,7 @@ class SignalStage:
         if watcher is not None and (watcher.waiting or watcher.suspended):
             before = len(watcher.state.queue)
             watcher.resume(self._now_us())
+            self._put_off(watcher)
             # A wait may last long, and a queue of many tables takes time to store.
             if len(watcher.state.queue) != before:
                 self._delivery.note_signals(watcher.stored)
@@ -255,13 +260,23 @@ class SignalStage:
         watcher, blocking = self._watcher, self._blocking
         if watcher is None or not watcher.state.blocking:
             return
-        if self._state.stop.is_set() or watcher.held():
+        self._put_off(watcher)
+        if self._state.stop.is_set() or not self._delivery.takes_rows or watcher.held():
             blocking.close()
             return
         requests = watcher.state.blocking_next
         if blocking.take(requests, watcher.point, watcher.recent):
             watcher.end_blocking(requests)
             self._keep(watcher)
+
+    def _put_off(self, watcher: IncrementalSnapshots) -> None:
+        """Read rows later that a paused sink could not get."""
+        waits = not self._delivery.takes_rows
+        if waits:
+            watcher.drop_chunk()
+        if waits and not self._waits and (watcher.state.queue or watcher.state.blocking):
+            log.warning("a requested snapshot waits for the sink that is paused")
+        self._waits = waits
 
     def _keep(self, watcher: IncrementalSnapshots) -> None:
         self._delivery.note_signals(watcher.stored)

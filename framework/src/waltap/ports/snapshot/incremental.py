@@ -609,6 +609,11 @@ class IncrementalSnapshots:
             signal = ""
         self._notice("ABORTED", signal, data_collections=listed(halted))
 
+    def drop_chunk(self) -> None:
+        """Read the present chunk again when `resume` may."""
+        if self._window is not None:
+            self._window, self._until, self._marks, self.waiting = None, None, [], True
+
     # --- chunks -------------------------------------------------------------------------------
 
     def _closed(self, now: int) -> SnapshotWindow:
