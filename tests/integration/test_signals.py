@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.harness.shop import Shop
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import parse_lsn
+from waltap.errors import SinkError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.notifications import Notification
 from waltap.ports.notifications.webhook_channel import (
@@ -28,6 +29,7 @@ from waltap.ports.notifications.webhook_channel import (
     WebhookProperties,
 )
 from waltap.ports.signals import Signal, SignalCall, SignalUnusable
+from waltap.ports.signals.inbox import FileSignals
 from waltap.ports.specs import NotificationChannelSpec, SignalActionSpec, SignalChannelSpec
 
 READ_T = {"data-collections": ["public.t"]}
@@ -211,6 +213,13 @@ def ask(folder: Path, name: str = "ad-hoc-1", *tables: str) -> None:
         file.write(line + "\n")
 
 
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    return fail
+
+
 def completed(kept: Kept) -> bool:
     return "COMPLETED" in kept.reported("Incremental Snapshot")
 
@@ -241,6 +250,44 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(pipeline,
     assert scanned.additional_data["status"] == "SUCCEEDED"
     assert scanned.additional_data["total_rows_scanned"] == "25"
     assert kept.closed >= 2
+
+
+@CHANNELS
+def test_a_signal_whose_request_was_not_stored_comes_again(pipeline, database, kept, tmp_path):
+    """Rows of another request that are not durable hold it back."""
+    database.psql("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (7)")
+    destination = pipeline.destination
+    with pytest.raises(SinkError, match="is down"), pipeline.running(kept) as run:
+        database.execute("INSERT INTO t VALUES (100)")
+        run.until(lambda: destination.position, "a durable position")
+        destination.flush_all = lambda durable=destination.position: durable
+        database.execute("INSERT INTO t VALUES (101)")
+        ask(tmp_path)
+        run.until(lambda: len(destination.ids("t", "r")) == 27, "the rows")
+        ask(tmp_path, "other", "public.u")
+        run.until(lambda: len(run.notices.signals) == 2, "the signal")
+        destination.before_write = raising(SinkError("the sink is down"))
+        database.execute("INSERT INTO t VALUES (102)")
+        run.join()
+    del destination.flush_all
+    destination.before_write = lambda _batch: None
+    with pipeline.running(kept) as run:
+        run.until(lambda: destination.ids("u", "r") == [7], "the rows")
+    assert not list(tmp_path.glob("asks*"))
+
+
+@CHANNELS
+def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSignals, "confirm", raising(OSError(30, "read-only")))
+        ask(tmp_path)
+        with pipeline.running(kept) as run:
+            run.until(lambda: completed(kept), "the snapshot's end")
+    with pipeline.running(kept) as run:
+        run.until(lambda: not list(tmp_path.glob("asks*")), "the end of the file")
+        assert run.notices.signals == []
+        ask(tmp_path)  # alike, and meant
+        run.until(lambda: run.notices.signals == [("execute-snapshot", "ad-hoc-1")], "it")
 
 
 @CHANNELS

@@ -5,6 +5,8 @@ Their records have Debezium's form.
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import orjson
@@ -41,8 +43,8 @@ MOST: Final = 500
 class KafkaSignals:
     """Read signals from partition 0 of a topic.
 
-    Each poll reads to the current end and commits that offset for the consumer group, with the ids
-    of cluster and topic. The very first start also reads older records.
+    Each poll reads to the current end. That offset is committed for the consumer group, with the ids of
+    cluster and topic, when the signals are confirmed. The very first start also reads older records.
     """
 
     def __init__(self, properties: KafkaSignalProperties) -> None:
@@ -63,22 +65,49 @@ class KafkaSignals:
         # Ids of the topic and its cluster.
         self._topic_id = self._cluster = ""
         self._at: int | None = None
-        # Records before `_at` whose commit has no answer yet.
-        self._uncommitted: list[Message] = []
+        # Whether the commit of `_at` has no answer yet.
+        self._uncommitted = False
 
     def poll(self) -> list[Signal]:
         """Return the signals that have arrived. Raises: SinkError."""
         consumer = self._consumer
         if consumer is None:
             return []
+        signals: list[Signal] = []
+        with self._failures(consumer):
+            if self._uncommitted:
+                self._commit(consumer)
+            messages = self._read(consumer)
+            signals = [found for each in messages if (found := self._signal(each)) is not None]
+            if self._uncommitted and not signals:
+                self._commit(consumer)
+            self._uncommitted = False
+            self._clients.watch.passed()
+        return signals
+
+    def confirm(self) -> None:
+        """Commit the offset of the last poll, or let the next poll do that.
+
+        Raises: SinkError.
+        """
+        consumer = self._consumer
+        if consumer is not None:
+            self._uncommitted = True
+            with self._failures(consumer):
+                self._commit(consumer)
+
+    def _commit(self, consumer: Consumer) -> None:
+        # Ids may have a slash, and no space.
+        origin = f"{self._cluster} {self._topic_id}" if self._topic_id else ""
+        done = TopicPartition(self._topic, PARTITION, self._at or 0, origin)
+        consumer.commit(offsets=[done], asynchronous=False)
+        self._uncommitted = False
+
+    @contextmanager
+    def _failures(self, consumer: Consumer) -> Iterator[None]:
+        """Pass over failures that the next call may not see. Raises: SinkError of others."""
         try:
-            if not self._uncommitted and not self._read(consumer):
-                return []
-            # Commit before the pipeline acts: a crash must not repeat a signal.
-            # Ids may have a slash, and no space.
-            origin = f"{self._cluster} {self._topic_id}" if self._topic_id else ""
-            done = TopicPartition(self._topic, PARTITION, self._at or 0, origin)
-            consumer.commit(offsets=[done], asynchronous=False)
+            yield
         except KafkaException as raised:
             code = kafka_error(raised).code()
             # The client has this code for brokers that are away, too.
@@ -90,10 +119,6 @@ class KafkaSignals:
                 if first is not None and (refused := first.error()) is not None:
                     raised = KafkaException(refused)
                 raise self._clients.failure(raised, self._topic) from raised
-            return []  # the next poll asks again
-        self._clients.watch.passed()
-        messages, self._uncommitted = self._uncommitted, []
-        return [signal for each in messages if (signal := self._signal(each)) is not None]
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -116,10 +141,10 @@ class KafkaSignals:
                 f"topic {self._topic}, for signals, does not exist", topic=self._topic
             )
 
-    def _read(self, consumer: Consumer) -> bool:
-        """Read the records that arrive in time, up to the end of the topic.
+    def _read(self, consumer: Consumer) -> list[Message]:
+        """Return the records that arrive in time, up to the end of the topic.
 
-        Return whether there is something to commit. Raises: KafkaException.
+        Sets whether there is something to commit. Raises: KafkaException.
         """
         partition = TopicPartition(self._topic, PARTITION)
         first, end = consumer.get_watermark_offsets(partition, ASK_S)
@@ -160,8 +185,8 @@ class KafkaSignals:
         # A record may have come since the question about the end.
         more_s = self._properties.poll_timeout_ms / 1000 if found else 0
         self._take(consumer.poll(min(ASK_S, more_s)), found)
-        self._uncommitted = found
-        return self._at != at
+        self._uncommitted = self._at != at
+        return found
 
     def _take(self, message: Message | None, found: list[Message]) -> None:
         """Add a record to ``found`` and advance. Raises: KafkaException."""

@@ -153,7 +153,7 @@ class SinkWriter:
         self._unacknowledged = deque[WrittenBatch]()
         self.unflushed_since: float | None = None
         # Whether the last flush gave a position.
-        self._promises, self._warned = True, False
+        self.promises, self._warned = True, False
         # After a failure the sink may have lost batches, and would confirm them by the next flush.
         self.failed = False
         self._in_write = False
@@ -491,9 +491,9 @@ class SinkWriter:
         except BaseException:
             self.failed = True
             raise
-        self.unflushed_since, self._promises = None, given is not None
+        self.unflushed_since, self.promises = None, given is not None
         if self._ahead:  # the stream repeats what the sink has
-            self._promises = True
+            self.promises = True
             durable = Positions({**durable, **{name: reached[name] for name in self._ahead}})
         if self._failed_at:  # the signals of that batch are not stored, so it comes again
             durable = Positions({name: min(at, reached[name]) for name, at in durable.items()})
@@ -506,7 +506,7 @@ class SinkWriter:
 
     def warn_of_silence(self) -> None:
         """Log once that a flush of whole transactions gave no position."""
-        if not (self._promises or self._warned):
+        if not (self.promises or self._warned):
             self._warned = True
             log.warning(
                 "the sink's flush returns no position, so nothing is stored: the next start "

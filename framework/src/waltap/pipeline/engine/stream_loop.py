@@ -307,7 +307,7 @@ class StreamLoop:
             if run.redeliveries:
                 raise RedeliveryAsked
             asks = end.asks or signals.watching
-            run.channels.poll_if_due(now, signals.take)
+            run.channels.poll_if_due(now)
             signals.resume()
             if signals.blocking:
                 self._write_rest()

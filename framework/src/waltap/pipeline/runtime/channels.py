@@ -3,20 +3,26 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol, TypeVar
 
 from waltap.base.plugin_errors import interrupts, part_of, usable
-from waltap.base.text import duration, in_brief
+from waltap.base.text import cut, duration, in_brief
 from waltap.changes.transactions.transaction import Notification
 from waltap.clock import new_identifier
 from waltap.errors import WaltapError
 from waltap.pipeline.runtime.run_state import RunState
 from waltap.ports.notifications.channel import LossCounting, NotificationChannel
 from waltap.ports.signals.inbox import EngineInbox, SignalAnswer, begun
-from waltap.ports.signals.signal import PartlyIgnored, Signal, SignalChannel
+from waltap.ports.signals.signal import (
+    SNAPSHOTS,
+    ConfirmedChannel,
+    PartlyIgnored,
+    Signal,
+    SignalChannel,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +36,20 @@ SIGNAL, SLOT = "Signal", "Slot"
 """Aggregate types of waltap, not of Debezium."""
 
 
-class SignalAction(Protocol):
-    """Acts on a signal."""
+class SignalActor(Protocol):
+    """Acts on signals and stores them."""
 
-    def __call__(self, signal: Signal, *, explain: bool = False) -> str:
+    def take(self, signal: Signal, *, explain: bool = False) -> str:
         """Return the reason for ignoring it, or "".
 
         With ``explain`` that is also the reason for ignoring a part (`PartlyIgnored`).
         """
+
+    def has_stored(self, signals: Sequence[Signal]) -> bool:
+        """Return whether a later run knows these signals and their requests."""
+
+    def forget_signals(self) -> None:
+        """Forget the signals that no channel repeats any longer."""
 
 
 class PipelineChannels:
@@ -60,6 +72,13 @@ class PipelineChannels:
             lambda signal, why: SignalAnswer(signal.identifier, accepted=False, reason=why)
         )
         self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
+        self._actor: SignalActor | None = None
+        # Signals that were acted on and may not be stored.
+        self._acted: list[Signal] = []
+        # Channels that repeat these signals after a crash.
+        self._unconfirmed: list[str] = []
+        # Of signals that a run before acted on, and whose channel may not know it.
+        self._known: list[str] = []
         self._warned: dict[str, str] = {}
         self._lost = 0
         self._sending = threading.RLock()  # the slot monitor's thread sends, too
@@ -84,6 +103,7 @@ class PipelineChannels:
         while self._waiting:
             signal, asked = self._waiting.popleft()
             _answer(signal, asked, ended)
+        self._confirm()
         for name, signals in self._signals.items():
             self._try(name, signals.close)
         with self._sending:
@@ -93,25 +113,72 @@ class PipelineChannels:
 
     # --- signals ------------------------------------------------------------------------------
 
-    def poll_if_due(self, now: float, act: SignalAction) -> None:
+    def resume(self, actor: SignalActor, stored: Collection[str]) -> None:
+        """Let ``actor`` act on the signals of a new connection.
+
+        Its offset has the ``stored`` ones (`Signal.fingerprint`). Others are acted on once more.
+        """
+        self._actor = actor
+        if self._polled is None:
+            self._known = [*stored]
+        lost = [each for each in self._acted if each.fingerprint not in stored]
+        self._acted = [each for each in self._acted if each.fingerprint in stored]
+        again = [(signal, None) for signal in lost if signal.kind in SNAPSHOTS]
+        self._waiting.extendleft(reversed(again))
+
+    def poll_if_due(self, now: float) -> None:
         """Process waiting signals in order, and poll each channel once a period.
 
-        The inbox is polled at every call. A signal for which ``act`` raises waits for the next
+        The inbox is polled at every call. A signal that cannot be read now waits for the next
         connection.
         """
+        actor = self._actor
+        assert actor is not None
         while (given := self.inbox.take()) is not None:
             self._waiting.append(given)
         period_s = self._state.profile.engine.signal_poll_interval_ms / 1000
-        if self._polled is None or now - self._polled >= period_s:
-            self._polled = now
-            for name, channel in self._signals.items():
+        due = self._polled is None or now - self._polled >= period_s
+        if due:
+            first, self._polled = self._polled is None, now
+            for name, channel in (
+                self._signals.items() if first or self._all_confirmed(actor) else ()
+            ):
                 polled = self._try(name, partial(_polled, channel))
                 self._waiting.extend((signal, None) for signal in polled or ())
+                if polled and isinstance(channel, ConfirmedChannel):
+                    self._unconfirmed.append(name)
+        if not (due or self._waiting):
+            return
         while self._waiting:
             signal, asked = self._waiting[0]
-            if asked is None or begun(asked):
-                _answer(signal, asked, act(signal, explain=asked is not None))
+            if asked is None and signal.fingerprint in self._known:
+                self._known.remove(signal.fingerprint)
+                log.info("signal %s is known: a run before acted on it", cut(signal.identifier))
+            elif asked is None or begun(asked):
+                _answer(signal, asked, actor.take(signal, explain=asked is not None))
+                self._acted.append(signal)
             self._waiting.popleft()
+        self._known = []
+        self._all_confirmed(actor)
+
+    def _all_confirmed(self, actor: SignalActor) -> bool:
+        """Return whether no channel repeats a signal any longer."""
+        if not self._confirm():
+            return False
+        self._acted = []
+        actor.forget_signals()
+        return True
+
+    def _confirm(self) -> bool:
+        """Confirm the channels if their signals are stored; return whether all are."""
+        if self._actor is None or not self._actor.has_stored(self._acted):
+            return False
+        for name in [*self._unconfirmed]:
+            channel = self._signals[name]
+            assert isinstance(channel, ConfirmedChannel)
+            if self._try(name, partial(_confirmed, channel)):
+                self._unconfirmed.remove(name)
+        return not self._unconfirmed
 
     # --- notifications ------------------------------------------------------------------------
 
@@ -183,6 +250,11 @@ def _polled(channel: SignalChannel) -> list[Signal]:
         for text in (signal.identifier, signal.kind, signal.data):
             usable(text, str, channel, "poll")
     return signals
+
+
+def _confirmed(channel: ConfirmedChannel) -> bool:
+    channel.confirm()
+    return True
 
 
 def _sent(channel: NotificationChannel, notification: Notification) -> bool:

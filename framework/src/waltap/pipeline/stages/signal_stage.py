@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from waltap.base.plugin_errors import interrupts
 from waltap.base.text import cut, in_brief
 from waltap.changes.decode.relation import Relation
@@ -89,6 +91,7 @@ class SignalStage:
 
         self._blocking = BlockingSnapshot(state, channels, connector, delivery, identifying)
         if not isinstance(connector, ChunkedSource):
+            channels.resume(self, ())
             return
         self._watcher = IncrementalSnapshots(
             connector.chunk_source(capture.signal_table if self._writes else None),
@@ -111,6 +114,7 @@ class SignalStage:
             undecided=undecided,
             suspended=lambda: suspended() or not delivery.takes_rows,
         )
+        channels.resume(self, self._watcher.state.acted)
         self._watcher.resume(self._now_us())
 
     @property
@@ -139,6 +143,19 @@ class SignalStage:
     def is_stored(self) -> bool:
         """Return whether the offset has the requests."""
         return self._delivery.signals == self._delivery.offset.signals
+
+    def has_stored(self, signals: Sequence[Signal]) -> bool:
+        """Return whether a later run knows these signals and their requests."""
+        if self._watcher is None or not self._delivery.promises:
+            return True
+        acted = self._delivery.offset.signals.get("acted", ())
+        return {signal.fingerprint for signal in signals} <= set(msgspec.convert(acted, list[str]))
+
+    def forget_signals(self) -> None:
+        """Forget the signals that no channel repeats any longer."""
+        if self._watcher is not None and self._watcher.state.acted:
+            self._watcher.forget_signals()
+            self._keep(self._watcher)
 
     @property
     def waiting(self) -> bool:

@@ -94,12 +94,12 @@ class FileSignalProperties(Properties):
         "signal.file",
         default=Path("file-signals.txt"),
         summary='File of signals, a line each: `{"id": "1", "type": "execute-snapshot", "data": '
-        '{"data-collections": ["public.orders"]}}`. It is removed after reading.',
+        '{"data-collections": ["public.orders"]}}`. It is removed once stored.',
     )
 
 
 class FileSignals:
-    """Rename the signal file, read it and delete it.
+    """Rename the signal file, read it, and delete it when its signals are confirmed.
 
     A writer that appends later makes a new file.
     """
@@ -111,19 +111,26 @@ class FileSignals:
 
     def poll(self) -> list[Signal]:
         try:
-            # a process that died after the rename left a file that nothing has read
+            # a process that died after the rename may not have acted on the signals
             if not self._taken.exists():
                 if not self._complete():
                     return []
                 self._path.rename(self._taken)
             lines = self._taken.read_bytes().splitlines()
-            self._taken.unlink()
+            read = (
+                parsed_signal(line, "a line of the signal file") for line in lines if line.strip()
+            )
+            found = [signal for signal in read if signal is not None]
+            if not found:
+                self.confirm()
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 _leave_out(f"{self._path} cannot be read: {error.strerror}")
             return []
-        found = (parsed_signal(line, "a line of the signal file") for line in lines if line.strip())
-        return [signal for signal in found if signal is not None]
+        return found
+
+    def confirm(self) -> None:
+        self._taken.unlink(missing_ok=True)
 
     def _complete(self) -> bool:
         with self._path.open("rb") as file:

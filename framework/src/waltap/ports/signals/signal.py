@@ -7,7 +7,8 @@ Signals are untrusted input. Parsing has a limit of size and of time, and ends i
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from hashlib import blake2b
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import orjson
@@ -141,6 +142,12 @@ class Signal(msgspec.Struct, frozen=True):
     # JSON text, not parsed yet
     data: str
 
+    @property
+    def fingerprint(self) -> str:
+        """Return a short text that other signals do not have."""
+        text = f"{self.identifier}\0{self.kind}\0{self.data}"
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
     def arguments(self, max_bytes: int) -> dict[str, object]:
         """Return the data as an object, ``{}`` for empty data.
 
@@ -197,12 +204,24 @@ class SignalChannel(Protocol):
     def poll(self) -> list[Signal]:
         """Return the new signals in order, without waiting.
 
-        Each signal comes once. The channel logs and skips invalid signals, because a misspelled
-        signal must not stop a pipeline. Raises: WaltapError when the channel itself is gone.
+        Each signal comes once; in a `ConfirmedChannel` until it is confirmed. The channel logs and skips
+        invalid signals, because a misspelled signal must not stop a pipeline. Raises: WaltapError when
+        the channel itself is gone.
         """
 
     def close(self) -> None:
         """Release resources; may be called twice."""
+
+
+@runtime_checkable
+class ConfirmedChannel(Protocol):
+    """A signal channel that repeats signals after a crash."""
+
+    def confirm(self) -> None:
+        """Forget the signals of the last poll: waltap has acted on them and stored them.
+
+        The engine polls again after that. Raises: any error; then the engine calls again.
+        """
 
 
 class SnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,14 +60,12 @@ from waltap.ports.snapshot.requests import (
     refusals_text,
     refused,
     some,
+    text_of,
     without_key,
 )
 from waltap.ports.snapshot.window import MovedRows, SnapshotWindow
 
 log = logging.getLogger(__name__)
-
-# A chunk is valid only if it saw every transaction that had streamed before its query. Otherwise it must
-# be read again a little later.
 
 # Number of the last transactions whose visibility is checked.
 RECENT = 4096
@@ -180,11 +178,6 @@ class ChunkReader:
         return True
 
 
-def text_of(value: object) -> str | None:
-    """Return the stored form of a key's value."""
-    return None if value is None else str(value)
-
-
 OPEN, CLOSE = "snapshot-window-open", "snapshot-window-close"
 
 Read = Callable[[Signal, Callable[[Signal, dict[str, object]], Action] | None], "Action | str"]
@@ -256,7 +249,7 @@ class IncrementalSnapshots:
         self._reader = ChunkReader(source, self.state, self._moved, size, keys, clock)
         self._window: SnapshotWindow | None = None
         self._at_end, self._reads = False, True
-        self._saw: Callable[[int], bool] = _nothing
+        self._saw: Callable[[int], bool] | None = None
         self._chunk_end: list[str | None] | None = None
         self._keeps_name: Callable[[], bool] | None = None
 
@@ -429,7 +422,7 @@ class IncrementalSnapshots:
 
     def _newer(self, part: TransactionPart) -> bool:
         """Return whether a part's changes are newer than the present chunk."""
-        return not part.xid or not self._saw(part.xid)
+        return not (part.xid and self._saw and self._saw(part.xid))
 
     # --- signals ------------------------------------------------------------------------------
 
@@ -464,7 +457,13 @@ class IncrementalSnapshots:
             ignored = found if isinstance(found, str) else found(now) or ""
         finally:
             self._reads = True
+        if not reads:
+            self.state.acted = [*self.state.acted, signal.fingerprint]
         return ignored or (self._explained() if explain and self._explained is not None else "")
+
+    def forget_signals(self) -> None:
+        """Forget the signals that no channel repeats any longer."""
+        self._stored, self.state.acted = None, []
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a signal, "" for missing ones."""
@@ -759,7 +758,7 @@ class IncrementalSnapshots:
             return self._ended(request, "SKIPPED")
         self._chunk_end = end
         self._window = SnapshotWindow(identifier, relation, chunk.rows, self._identifying(relation))
-        self._saw, self._until = chunk.saw or _nothing, chunk.until
+        self._saw, self._until = chunk.saw, chunk.until
         self._keeps_name = chunk.keeps_name
         self._scanned += 0 if self._moved.reading else len(chunk.rows)
         if reported:
@@ -791,10 +790,6 @@ class IncrementalSnapshots:
             rows=scanned,
         )
         return False
-
-
-def _nothing(_xid: int) -> bool:
-    return False
 
 
 def _of_tables(part: TransactionPart) -> Sequence[Change]:

@@ -45,6 +45,8 @@ class IncrementalState(msgspec.Struct):
     recent: list[int] = []
     # Tables that must leave the queue before the next chunk is read.
     stopping: list[SnapshotRequest] = []
+    # `Signal.fingerprint` of signals that a channel may repeat after a crash.
+    acted: list[str] = []
     # Tables that were read to their end, while changes that this reading saw have yet to stream.
     awaiting_stream: list[SnapshotRequest] = msgspec.field(name="settling", default_factory=list)
 

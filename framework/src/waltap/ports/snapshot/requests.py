@@ -98,6 +98,11 @@ def listed(requests: list[SnapshotRequest]) -> str:
     return ",".join(request.name for request in requests)
 
 
+def text_of(value: object) -> str | None:
+    """Return the stored form of a key's value."""
+    return None if value is None else str(value)
+
+
 def key_text(key: list[str | None] | None) -> str:
     """Return the parts of a key in the form of notifications."""
     return ",".join("<null>" if part is None else part for part in key or ())

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from waltap.ports.signals import Signal, SignalCall, SignalUnusable
-from waltap.ports.signals.signal import KNOWN, SignalChannel
+from waltap.ports.signals.signal import KNOWN, ConfirmedChannel, SignalChannel
 from waltap.ports.specs import SignalActionSpec, SignalChannelSpec
 from waltap_testing.limits import soon
 from waltap_testing.suite import RigSuite
@@ -117,10 +117,22 @@ class SignalChannelSuite(RigSuite):
         channel = rig.build()
         for signal in SIGNALS:
             rig.send(signal)
-        first = [_plain(signal) for signal in channel.poll()]
+        first = [_plain(signal) for signal in _confirmed(channel)]
         channel.close()
         later = rig.build()
         assert first + _drained(later) == [_plain(signal) for signal in SIGNALS]
+        later.close()
+
+    def test_a_signal_that_was_not_confirmed_comes_again(self, rig: SignalChannelRig) -> None:
+        """A crash before the engine has stored a signal loses nothing."""
+        channel = rig.build()
+        if not isinstance(channel, ConfirmedChannel):
+            pytest.skip("the channel forgets a signal when it was polled")
+        rig.send(SIGNALS[0])
+        assert [_plain(signal) for signal in channel.poll()] == [_plain(SIGNALS[0])]
+        channel.close()
+        later = rig.build()
+        assert _drained(later) == [_plain(SIGNALS[0])]
         later.close()
 
     def test_many_signals_arrive(self, rig: SignalChannelRig) -> None:
@@ -152,9 +164,16 @@ class SignalChannelSuite(RigSuite):
 def _drained(channel: SignalChannel) -> list[object]:
     """Poll in portions until the channel is empty."""
     found: list[object] = []
-    while signals := channel.poll():
+    while signals := _confirmed(channel):
         found += [_plain(signal) for signal in signals]
     return found
+
+
+def _confirmed(channel: SignalChannel) -> list[Signal]:
+    signals = channel.poll()
+    if signals and isinstance(channel, ConfirmedChannel):
+        channel.confirm()
+    return signals
 
 
 def _plain(signal: Signal) -> object:
