@@ -39,7 +39,9 @@ def state(rig: Rig) -> TableState:
     return rig.output.table("public.t")
 
 
-def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig):
+def test_a_column_added_with_a_constant_default_has_it_in_older_rows(spark, tmp_path):
+    """Also as text, when all columns become text afterwards."""
+    rig = Rig(tmp_path, spark, type_change="string")
     fill(rig)
     rig.update(BEFORE, ["2"], a="pending")
     defaults: dict[str, tuple[str, str, Any]] = {
@@ -75,6 +77,11 @@ def test_a_column_added_with_a_constant_default_has_it_in_older_rows(rig):
     assert state(rig).stale == ()
     history = LiveTables(rig.spark, rig.output).changes("public.t").where("id = 1")
     assert history.first()["n"] is None, "the history is as it was"
+    rig.insert(wide, ["4", "a1", "b1", *(text for _, text, _ in defaults.values())])
+    texts = [("id", "int4"), *((name, "text") for name in ("a", "b", *defaults))]
+    rig.insert(relation("public.t", texts, numbers=range(1, 4 + len(defaults))), ["5"] * len(texts))
+    added, _, _, given, _ = current(rig)
+    assert list(added.values())[1:] == list(given.values())[1:]
 
 
 def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(rig, caplog):

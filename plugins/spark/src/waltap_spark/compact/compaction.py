@@ -11,7 +11,7 @@ from typing import Final, Literal
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from waltap_spark.planning.column_identity import file_column, older_value
+from waltap_spark.planning.column_identity import file_column, first_type, older_value
 from waltap_spark.planning.plan import LogFacts, unsent_columns
 from waltap_spark.schema.expression import (
     EXACT,
@@ -112,8 +112,10 @@ def widened(
         stored = file_column(table, has, ids, name)
         if stored is None:
             text = older_value(table, ids, name) if filled else None
-            given = None if text is None else F.expr(literal(text, sql_type(kind)))
-            column = F.lit(None).cast(kinds[name]) if given is None else given
+            column = F.lit(None).cast(kinds[name])
+            if text is not None:
+                had = first_type(table, name)
+                column = fitted(F.expr(literal(text, sql_type(had))), had, kind)
         elif has[stored] == kind:
             column = column_of(stored)
         elif common_type(has[stored], kind) is None and kind != '"string"':

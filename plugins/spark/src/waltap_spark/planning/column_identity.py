@@ -423,8 +423,17 @@ def file_column(
     return None
 
 
+def first_type(table: TableState, column: str) -> str:
+    """Return the type in which the source added ``column``."""
+    for fingerprint, types in table.file_schemas.items():
+        name = file_column(table, types, table.version_ids.get(fingerprint, {}), column)
+        if name is not None:
+            return types[name]
+    return table.columns[column]
+
+
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
-    """Return the value of rows older than ``column``; None is null."""
+    """Return the value of rows older than ``column``, in its `first_type`; None is null."""
     entry = table.source.get(column)
     if entry is None or column not in table.source_columns:
         return None
