@@ -13,10 +13,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from waltap.base.files.store import FileStore
+from waltap.changes.decode.builtin_types import BUILTIN_TYPES
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison import HASH_DIGITS, row_text
-from waltap_sinks.comparison.common_text import ARRAYS, duration, finite, server_text, source_text
+from waltap_sinks.comparison.common_text import (
+    ARRAYS,
+    INTEGERS,
+    duration,
+    finite,
+    server_text,
+    source_text,
+)
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
@@ -41,6 +49,9 @@ if TYPE_CHECKING:
 # SQL of PostgreSQL and SQL of Spark for the common text of one column, or NULL.
 Expressions = tuple[str, str]
 
+_INSTANTS: Final = ("timestamp", "timestamp_ntz")
+_MOMENTS: Final = frozenset({"date", "timestamp", "timestamptz"})
+_NUMBERS: Final = frozenset({*INTEGERS, "float4", "float8", "numeric", "money"})
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "date", "time", "uuid"})
 
 
@@ -55,6 +66,10 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return None
     if pg_type == "hstore":  # its JSON has Java's order
         return None
+    is_number = kind in ("double", "float") or digits_of(kind) is not None
+    from_types = _NUMBERS if is_number else _MOMENTS if kind in _INSTANTS else BUILTIN_TYPES
+    if pg_type in BUILTIN_TYPES and pg_type not in from_types:
+        return None  # the source's column has another type by now: no cast leads there
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
     if kind == "string" and pg_type == "interval":
@@ -66,7 +81,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         cut = f"regexp_replace({text}, '(\\\\.[0-9]*?)0+$', '$1')"
         plain = source_text(source, "numeric")
         return plain, f"regexp_replace({cut}, '\\\\.$', '')"
-    if kind in ("timestamp", "timestamp_ntz"):
+    if kind in _INSTANTS:
         own = "timestamptz" if pg_type == "timestamptz" else "timestamp"
         return source_text(source, own), f"date_format({spark}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
     if kind == "binary" and pg_type == "bytea":
