@@ -7,6 +7,7 @@ from tests.harness.spark import Rig
 
 from waltap.changes.decode.relation import Relation
 from waltap_spark.read.live import LiveTables
+from waltap_spark.state.modes import ModeRules
 
 NAME = "public.remade"
 
@@ -69,11 +70,22 @@ def a_column_that_was_renamed_before_keeps_its_history(rig: Rig) -> None:
     assert found == [("a0", "b0", None), ("b1", "c1", None), ("b2", None, "a2")]
 
 
+def types_that_no_cast_makes_of_the_old_ones_are_taken_without_a_history(rig: Rig) -> None:
+    """Nothing of the one before has to be kept."""
+    rig.reopen(modes=ModeRules(history=("none",)))
+    for at, kinds in enumerate((("text", "date", "_date"), ("_int4", "bool", "_int4"))):
+        columns = [("id", "int4"), *zip("abc", kinds, strict=True)]
+        table = relation(NAME, columns, numbers=range(1, 5), oid=70_000 + at)
+        begins(rig, table, ["1", *(("x", "2024-02-29", None), ("{1}", "t", "{2}"))[at]])
+    assert [tuple(row) for row in current(rig)] == [(1, [1], True, [2])]
+
+
 COURSES = (
     the_history_of_the_one_before_stays,
     a_column_that_is_added_later_has_its_default,
     values_that_the_new_type_cannot_hold_stay,
     a_column_that_was_renamed_before_keeps_its_history,
+    types_that_no_cast_makes_of_the_old_ones_are_taken_without_a_history,
 )
 
 

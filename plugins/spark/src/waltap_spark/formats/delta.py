@@ -44,7 +44,7 @@ from waltap_spark.formats.stepwise import (
     is_missing,
 )
 from waltap_spark.formats.table_format import TableFormatContext, What
-from waltap_spark.formats.work import retyped
+from waltap_spark.formats.work import VIEW, retyped
 from waltap_spark.schema.expression import literal_of, namespace_of, quoted
 from waltap_spark.schema.schema import common_type, digits_of
 from waltap_spark.session.session import is_remote
@@ -240,12 +240,16 @@ class DeltaFormat(MergingFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Action]:
-        query = f"SELECT {retyped(names, types)} FROM {target.at}"
         detail = spark.sql(f"DESCRIBE DETAIL {target.at}").collect()[0]
         divided = _divided(detail["partitionColumns"], detail["clusteringColumns"])
         properties = table_properties(spark, target.at)
-        sql = f"CREATE OR REPLACE TABLE {target.at} USING delta {divided} {properties} AS {query}"
-        return [lambda: spark.sql(sql)]
+        sql = f"CREATE OR REPLACE TABLE {target.at} USING delta {divided} {properties} AS"
+
+        def rewrite() -> None:
+            retyped(spark.table(target.at), names, types).createOrReplaceTempView(VIEW)
+            spark.sql(f"{sql} SELECT * FROM {VIEW}")
+
+        return [rewrite]
 
     def commits(self, spark: SparkSession, target: TargetTable) -> list[TableCommit] | None:
         """Read Delta's log.

@@ -40,7 +40,7 @@ from waltap_spark.formats.small_files.iceberg import (
 from waltap_spark.formats.small_files.rows import Action, left_to_spark
 from waltap_spark.formats.stepwise import NOWHERE, CommitNote, TableCommit, is_missing
 from waltap_spark.formats.table_format import CommitContext, TableChange, TableFormatContext, What
-from waltap_spark.formats.work import retyped
+from waltap_spark.formats.work import VIEW, retyped
 from waltap_spark.schema.expression import namespace_of, quoted
 from waltap_spark.schema.schema import digits_of, sql_type
 from waltap_spark.session.session import ROW_GROUP_BYTES, ROWS_UNSEEN
@@ -213,22 +213,22 @@ class IcebergFormat(MergingFormat):
         Replacing the table would be one commit, but would end the sequence of its versions. Raises:
         FormatLimit for a column that partitions the table.
         """
-        at = target.at
+        at, written = target.at, {name: sql_type(kind) for name, kind in types.items()}
         table = self._load(spark, at)
         for field in table.spec().fields():
             name = table.schema().findColumnName(field.sourceId())
             if name in types:  # writers of such a table fail, whatever divides it from then on
-                raise FormatLimit(f"{name} partitions {at}, and is {types[name]} now")
+                raise FormatLimit(f"{name} partitions {at}, and is {written[name]} now")
 
         def exchange() -> None:
             gone = [("deleteColumn", name) for name in types]
             with self._transaction(spark, at) as transaction, _unordered(spark, transaction, types):
-                self._update(transaction, [*gone, *_added(spark, types)])
+                self._update(transaction, [*gone, *_added(spark, written)])
 
         def fill() -> None:
             listed = ", ".join(map(quoted, names))
-            query = f"SELECT {retyped(names, types)} FROM {at} VERSION AS OF {target.version}"
-            spark.sql(f"INSERT OVERWRITE {at} ({listed}) {query}")
+            retyped(self.at_version(spark, target), names, types).createOrReplaceTempView(VIEW)
+            spark.sql(f"INSERT OVERWRITE {at} ({listed}) SELECT * FROM {VIEW}")
 
         return exchange, fill
 

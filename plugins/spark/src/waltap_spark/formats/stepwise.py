@@ -151,7 +151,7 @@ class StepwiseFormat(TableFormat):
         names: Sequence[str],
         types: Mapping[str, str],
     ) -> Sequence[Action]:
-        """Return actions that convert columns to other types (SQL).
+        """Return actions that convert columns to other types (JSON).
 
         Each action is one commit. ``names`` are all columns of the table.
         """

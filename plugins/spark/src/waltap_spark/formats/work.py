@@ -12,19 +12,16 @@ from waltap_spark.formats.small_files.rows import Action
 from waltap_spark.formats.stepwise import KIND, ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
-from waltap_spark.schema.expression import EXACT, GONE, literal, literal_of, quoted, temp
-from waltap_spark.schema.schema import LOG_FIELDS, floating, new_fields, same_type, sql_type
+from waltap_spark.schema.expression import EXACT, GONE, column_of, literal, literal_of, quoted, temp
+from waltap_spark.schema.schema import LOG_FIELDS, fitted, floating, new_fields, same_type, sql_type
 from waltap_spark.state.output import TableState
 
 
-def retyped(names: Sequence[str], types: Mapping[str, str]) -> str:
-    """Return columns ``names`` for SELECT, with casts to ``types``."""
-    return ", ".join(
-        f"try_cast({quoted(name)} AS {types[name]}) AS {quoted(name)}"
-        if name in types
-        else quoted(name)
-        for name in names
-    )
+def retyped(frame: DataFrame, names: Sequence[str], types: Mapping[str, str]) -> DataFrame:
+    """Return columns ``names``, of ``types`` (JSON); values that do not fit become null."""
+    there = {field.name: field.dataType.json() for field in frame.schema.fields}
+    fit = (fitted(column_of(n), there[n], types.get(n, there[n]), lenient=True) for n in names)
+    return frame.select(*(each.alias(name) for name, each in zip(names, fit, strict=True)))
 
 
 def inserted(names: Sequence[str]) -> str:
@@ -309,7 +306,7 @@ class TableWriter:
     def _rewrite(self, what: What, changed: Mapping[str, str]) -> None:
         mine = {self._format.stored_name(n): kind for n, kind in self.table.mode.columns.items()}
         own = {**self.table.stored_table.columns, **(LOG_FIELDS if what == "changes" else mine)}
-        types = {name: sql_type(self._format.stored(kind)) for name, kind in changed.items()}
+        types = {name: self._format.stored(kind) for name, kind in changed.items()}
         target = self.table.stored_table.targets[what]
         for action in self._format.rewriting(self._spark, target, list(own), types):
             self.take(what, action, of("retype", changed))
