@@ -18,7 +18,7 @@ from waltap_spark.state.output import TableState
 
 
 def retyped(frame: DataFrame, names: Sequence[str], types: Mapping[str, str]) -> DataFrame:
-    """Return columns ``names``, of ``types`` (JSON); values that do not fit become null."""
+    """Return columns ``names``, of ``types`` (JSON); unfit values are null."""
     there = {field.name: field.dataType.json() for field in frame.schema.fields}
     fit = (fitted(column_of(n), there[n], types.get(n, there[n]), lenient=True) for n in names)
     return frame.select(*(each.alias(name) for name, each in zip(names, fit, strict=True)))

@@ -433,7 +433,7 @@ def first_type(table: TableState, column: str) -> str:
 
 
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
-    """Return the value of rows older than ``column``, in its `first_type`; None is null."""
+    """Return older rows' value of ``column``, in its `first_type`; None is null."""
     entry = table.source.get(column)
     if entry is None or column not in table.source_columns:
         return None
