@@ -67,6 +67,23 @@ def test_rows_may_share_values_of_a_former_key(place, key):
     assert place.rows("t", "id", "n") == [("1", "5"), ("1", "6")]
 
 
+@pytest.mark.parametrize("mode", ["soft", "ignore"])
+def test_the_remedy_for_a_new_key_leaves_one_row_of_each(place, mode):
+    columns = [("id", "int4"), ("n", "int4")]
+    one, two = (relation("public.t", columns, key=[each], numbers=(1, 2)) for each in ("id", "n"))
+    source = Model()
+    first = source.inserted(one, ["1", "5"], ["2", "5"], ["3", "6"])
+    source.delete(one, ["2" if mode == "soft" else "1"])
+    place.deliver(first, source.commit(), delete_mode=mode)
+    part = source.inserted(two, ["4", "7"])
+    refused = place.refuses(SqlTableUnfit, part, delete_mode=mode)
+    for statement in str(refused.fields["statement"]).split("; "):
+        place.execute(statement)
+    place.deliver(part, delete_mode=mode)
+    kept = "1" if mode == "soft" else "2"
+    assert place.rows("t", "id", "n") == [(kept, "5"), ("3", "6"), ("4", "7")]
+
+
 def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
     one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
     source = Model()
@@ -315,6 +332,9 @@ RETYPED_KEYS = [
     ("text", "int4", "seven", "8"),
     ("int4", "text", "7", "eight"),
     ("date", "timestamp", "2024-01-01", "2024-01-02 12:34:56"),
+    ("int4", "numeric(10,2)", "7", "8.50"),
+    ("time", "text", "10:00:00.5", "x"),
+    ("numeric(10,2)", "text", "1.50", "x"),
 ]
 OPEN = {"none": "", "instead": "_history WHERE _is_current", "soft": " WHERE deleted_at IS NULL"}
 
@@ -364,6 +384,22 @@ def test_a_table_of_sqlite_keeps_all_else_when_a_column_gets_another_type(file):
     assert made[1][0].endswith(rest.format("TEXT"))
     assert "mine" in made[2][0]
     assert file.execute("SELECT * FROM child") == [(1, 3)]
+
+
+def test_a_retyped_table_of_sqlite_keeps_rows_that_a_delete_would_take(file):
+    one, two, three = (
+        relation("public.t", [("id", key), ("v", kind)], numbers=(1, 2), oid=100)
+        for key, kind in (("int4", "int4"), ("int4", "text"), ("text", "text"))
+    )
+    file.execute("CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v INTEGER)")
+    file.execute("CREATE TABLE child (id REFERENCES t (id) ON DELETE CASCADE)")
+    source = Model()
+    file.deliver(source.inserted(one, ["1", "7"]))
+    file.execute("INSERT INTO child VALUES (1)")
+    file.deliver(source.inserted(two, ["2", "x"]), foreign_keys="check")
+    file.deliver(source.inserted(three, ["c", "y"]))
+    assert file.rows("t", "id", "v") == [("1", "7"), ("2", "x"), ("c", "y")]
+    assert file.rows("child", "id") == [("1",)]
 
 
 @pytest.mark.parametrize(("state", "error"), [("25006", SqlReadOnly), ("42501", SqlRefused)])

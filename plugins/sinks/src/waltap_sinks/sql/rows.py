@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import SqlChangeIgnored
-from waltap_sinks.sql.shape import TargetColumn, TargetName
+from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 # Characters of a key in a message: keys may be documents, and logs have one line per error.
@@ -162,3 +162,32 @@ def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
         half = len(items) // 2
         items = items[half:] if right(items[:half]) else items[:half]
     return items[0]
+
+
+def share_keys(target: SqlTarget, shape: TargetShape) -> bool:
+    """Return whether rows of a table without its key have the same one."""
+    key = [target.quoted(column.name) for column in shape.key]
+    found = target.run(
+        f"SELECT 1 FROM {target.quoted_table(shape.name)} WHERE {_held(key)}"
+        f" GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
+    )
+    return bool(found)
+
+
+def without_repeats(target: SqlTarget, table: str, key: Sequence[str], living: str) -> list[str]:
+    """Return the SQL that leaves one row of each key.
+
+    It is the newest one of those that ``living`` orders first.
+    """
+    row = target.row_id
+    order = f"PARTITION BY {', '.join(key)} ORDER BY {living}{row} DESC"
+    ranked = f"SELECT {row} AS r, row_number() OVER ({order}) AS n FROM {table} WHERE {_held(key)}"
+    delete = f"DELETE FROM {table} WHERE {row} IN (SELECT r FROM ({ranked}) AS k WHERE n > 1)"
+    if not target.adds_row_id:
+        return [delete]
+    add = f"ALTER TABLE {table} ADD COLUMN {row} bigint NOT NULL AUTO_INCREMENT UNIQUE"
+    return [add, delete, f"ALTER TABLE {table} DROP COLUMN {row}"]
+
+
+def _held(key: Sequence[str]) -> str:
+    return " AND ".join(f"{column} IS NOT NULL" for column in key)

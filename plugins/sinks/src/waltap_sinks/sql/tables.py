@@ -35,7 +35,7 @@ from waltap_sinks.sql.errors import (
 )
 from waltap_sinks.sql.metadata import MOVING, KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.rows import certainly_ignored
+from waltap_sinks.sql.rows import certainly_ignored, share_keys, without_repeats
 from waltap_sinks.sql.shape import (
     HistoryShape,
     TargetColumn,
@@ -250,6 +250,10 @@ class TargetTables:
                 statements.append(add + target.type_for(column) + value)
         # A table has one primary key: the former one, if the key at the source is another by now.
         quoted = ", ".join(map(target.quoted, names))
+        if share_keys(target, shape):
+            soft = self._soft(shape)
+            living = f"{target.quoted(soft)} IS NULL DESC, " if soft in described.columns else ""
+            statements += without_repeats(target, table, [*map(target.quoted, names)], living)
         statements.append(
             self._index_statement(shape, name, names)
             if described.unique or not target.adds_keys
@@ -525,7 +529,10 @@ class TargetTables:
                 done = True
             # Computed columns of the target keep the type that their owner chose.
             elif existing.written:
-                done |= self._retype(shape, column, existing, wanted, known, renewed=renewed)
+                before = None if self._keeps else self._former(column, known)
+                done |= self._retype(shape, column, existing, wanted, before, renewed=renewed)
+                if before is not None:
+                    self._target.convert(shape.name, before, column)
         soft = self._soft(shape)
         if soft is not None and soft not in columns:
             self._target.add_column(shape.name, soft, self._target.time_type, None)
@@ -538,15 +545,12 @@ class TargetTables:
         column: TargetColumn,
         existing: ExistingColumn,
         wanted: str,
-        known: KnownTable | None,
+        before: TargetColumn | None,
         *,
         renewed: bool,
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
-        before = None if self._keeps else self._former(column, known)
-        if before is not None:
-            target.convert(name, before, column)
         wider = target.widened(existing.type, wanted)
         # A type that the user chose stays.
         if wider is None and before is not None:

@@ -269,6 +269,7 @@ class PostgresTarget(SqlTarget):
     """
 
     lazy_commits = moves_tables = prints_as_source = True
+    row_id = "ctid"
     errors = psycopg.Error
     moment_sql = MOMENT.format("%s::int8")
 

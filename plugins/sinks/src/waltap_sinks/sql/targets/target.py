@@ -161,6 +161,9 @@ class SqlTarget(abc.ABC):
     transactional_ddl: bool = True
     # ALTER TABLE gives a table a primary key.
     adds_keys: bool = True
+    # A number of each row.
+    row_id: str = "rowid"
+    adds_row_id: bool = False
     # `move_table` gives a table another schema.
     moves_tables: bool = False
     # A commit that need not be durable is faster.
