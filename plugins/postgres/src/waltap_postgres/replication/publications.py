@@ -308,7 +308,7 @@ class PublicationSet:
         apart = self.only_inserts(new)
         # While the stream does not read the publication of inserts, it must stay empty:
         # `_inserts_usable` takes its tables as proof that the slot can decode it.
-        if apart and inserts not in (self.names or self._planned().names):
+        if apart and not self._asked_for(inserts):
             new = [table_id for table_id in new if table_id not in apart]
             apart = set()
         for each, members in ((name, set(new) - apart), (inserts, apart)):
@@ -321,6 +321,18 @@ class PublicationSet:
                         return None
                     raise
         return new
+
+    def _asked_for(self, name: str) -> bool:
+        """Return whether the stream, of any process, or the next asks for ``name``."""
+        if self.names:
+            return name in self.names
+        running = self._catalogue.query(
+            "SELECT a.query FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid"
+            " WHERE s.slot_name = %s",
+            (self._properties.slot_name,),
+        )
+        used = name in self._planned().names
+        return used and all(sql_name(name) in command for (command,) in running)
 
     def check(self, table_ids: Iterable[TableId]) -> None:
         """Raise the SourceError with which `publish` would refuse tables."""
