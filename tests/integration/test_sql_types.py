@@ -65,6 +65,7 @@ def test_rows_may_share_values_of_a_former_key(place, key):
         place.execute(str(place.refuses(SqlTableUnfit, part).fields["statement"]))
     place.deliver(part)
     assert place.rows("t", "id", "n") == [("1", "5"), ("1", "6")]
+    assert "another key" in str(place.sink().check())
 
 
 @pytest.mark.parametrize("mode", ["soft", "ignore"])

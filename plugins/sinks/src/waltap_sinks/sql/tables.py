@@ -204,6 +204,9 @@ class TargetTables:
             key = known.key
         elif evolves and known is not None and known.key != key:
             former = [names.get(number, "") for number in known.key]
+            # What a transaction did before that DDL may have been described with the new key.
+            changed = "the source has another key for it: earlier changes may have met other rows"
+            snapshot_reason = snapshot_reason or changed
             # Rows of the source may share values of its former key.
             if described.primary == {*former} and target.allow_nulls(name, former):
                 described = self._described(shape) or described
