@@ -528,6 +528,10 @@ def test_a_file_that_is_not_there_and_no_address_are_reported(file):
 
 def test_rights_that_are_lacking_or_taken_away_are_reported(database, postgres):
     with lesser(database, postgres) as (name, place):
+        database.execute(f"ALTER ROLE {name} SET search_path = nowhere")
+        with pytest.raises(SqlRefused, match="no schema of the user's search_path"):
+            place.opened()
+        database.execute(f"ALTER ROLE {name} RESET search_path")
         with pytest.raises(SqlRefused, match="CREATE on the schema"):
             place.opened()
         database.execute(TABLE.format("name text, note text"))

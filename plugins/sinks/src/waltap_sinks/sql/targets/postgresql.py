@@ -362,7 +362,10 @@ class PostgresTarget(SqlTarget):
     # --- tables ---
 
     def quoted_table(self, name: TargetName) -> str:
-        if name.schema is None and self._path:
+        if name.schema is None:
+            if not self._path:
+                problem = "the target: no schema of the user's search_path is there and lets it in"
+                raise SqlRefused(problem, positions=self._properties.position_table)
             schema = self._schemas.get(name.name)
             if schema is None:
                 found = self.run(SCHEMA_OF_TABLE, [self._path, name.name])
