@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import psycopg
@@ -34,6 +35,8 @@ TOTAL = 2 * ACCOUNTS * START
 NAMES = ("public.here", "public.there")
 MODES = (r"public\.there:scd2", "scd1")
 PATIENCE_S = 240.0
+AHEAD = 50
+"""Most movements between two commits of the applier: a slow one is never far behind."""
 TABLES = f"""
 CREATE TABLE here (id int PRIMARY KEY, amount int8, note text, secret text);
 ALTER TABLE here ALTER note SET STORAGE external;
@@ -87,6 +90,7 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
         },
     )
     reader = ChangeLog(log)
+    moved: Queue[None] = Queue(AHEAD)
     applier = OutputApplier(
         prepare(spark),
         reader,
@@ -104,11 +108,13 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
         while not stop.is_set():
             if not follow():
                 stop.wait(0.1)
+            while not moved.empty():
+                moved.get()
 
     with pipeline.running() as run:
         applier.open()
         until(follow, "the first rows")
-        with meanwhile(apply, partial(_move, database)):
+        with meanwhile(apply, partial(_move, database, moved)):
             yield output
         run.stop()
     pipeline.catch_up()
@@ -116,12 +122,15 @@ def _running(database: Database, folder: Path, spark: Any, table_format: str) ->
     applier.close()
 
 
-def _move(database: Database, stop: threading.Event) -> None:
-    """Move money until it is to stop, twenty times a second at most."""
+def _move(database: Database, moved: "Queue[None]", stop: threading.Event) -> None:
+    """Move money until it is to stop, twenty times a second at most, while ``moved`` has room."""
     chance = random.Random(11)
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         spare = ACCOUNTS
         while not stop.wait(0.05):
+            if moved.full():
+                continue
+            moved.put(None)
             one, other = chance.sample(NAMES, 2)
             by, spare = chance.randint(-50, 50), spare + 1
             with connection.transaction():
