@@ -68,19 +68,25 @@ def test_rows_may_share_values_of_a_former_key(place, key):
     assert "another key" in str(place.sink().check())
 
 
-@pytest.mark.parametrize("mode", ["soft", "ignore"])
+@pytest.mark.parametrize("mode", ["soft", "ignore", "delete"])
 def test_the_remedy_for_a_new_key_leaves_one_row_of_each(place, mode):
     columns = [("id", "int4"), ("n", "int4")]
     one, two = (relation("public.t", columns, key=[each], numbers=(1, 2)) for each in ("id", "n"))
     source = Model()
     first = source.inserted(one, ["1", "5"], ["2", "5"], ["3", "6"])
     source.delete(one, ["2" if mode == "soft" else "1"])
-    place.deliver(first, source.commit(), delete_mode=mode)
-    part = source.inserted(two, ["4", "7"])
-    refused = place.refuses(SqlTableUnfit, part, delete_mode=mode)
-    for statement in str(refused.fields["statement"]).split("; "):
+    # With that of the new key in one batch, which is refused as a whole.
+    early, late = (
+        ([first], [source.commit()]) if mode == "delete" else ([first, source.commit()], [])
+    )
+    place.deliver(*early, delete_mode=mode)
+    late.append(source.inserted(two, ["4", "7"]))
+    with contextlib.closing(place.opened(delete_mode=mode)) as target:
+        with pytest.raises(SqlTableUnfit) as refused:
+            target.write(batch(*late))
+    for statement in str(refused.value.fields["statement"]).split("; "):
         place.execute(statement)
-    place.deliver(part, delete_mode=mode)
+    place.deliver(*late, delete_mode=mode)
     kept = "1" if mode == "soft" else "2"
     assert place.rows("t", "id", "n") == [(kept, "5"), ("3", "6"), ("4", "7")]
 

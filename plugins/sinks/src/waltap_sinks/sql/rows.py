@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 from waltap.changes.decode.tuple_image import Tuple
 from waltap.errors import SinkError
 from waltap_sinks.sql.errors import SqlChangeIgnored
-from waltap_sinks.sql.shape import TargetColumn, TargetName, TargetShape
+from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.target import BoundTable, SqlTarget
 
 # Characters of a key in a message: keys may be documents, and logs have one line per error.
@@ -164,11 +164,10 @@ def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
     return items[0]
 
 
-def share_keys(target: SqlTarget, shape: TargetShape) -> bool:
-    """Return whether rows of a table without its key have the same one."""
-    key = [target.quoted(column.name) for column in shape.key]
+def share_keys(target: SqlTarget, table: str, key: Sequence[str]) -> bool:
+    """Return whether rows have the same key, of the quoted columns ``key``."""
     found = target.run(
-        f"SELECT 1 FROM {target.quoted_table(shape.name)} WHERE {_held(key)}"
+        f"SELECT 1 FROM {table} WHERE {_held(key)}"
         f" GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
     )
     return bool(found)

@@ -252,15 +252,17 @@ class TargetTables:
                 value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
                 statements.append(add + target.type_for(column) + value)
         # A table has one primary key: the former one, if the key at the source is another by now.
-        quoted = ", ".join(map(target.quoted, names))
-        if share_keys(target, shape):
+        key = [*map(target.quoted, names)]
+        # The statement meets the rows without the open transaction, which ends here.
+        target.rollback()
+        if not statements and share_keys(target, table, key):
             soft = self._soft(shape)
             living = f"{target.quoted(soft)} IS NULL DESC, " if soft in described.columns else ""
-            statements += without_repeats(target, table, [*map(target.quoted, names)], living)
+            statements += without_repeats(target, table, key, living)
         statements.append(
             self._index_statement(shape, name, names)
             if described.unique or not target.adds_keys
-            else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
+            else f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(key)})"
         )
         return "; ".join(statements)
 
