@@ -197,10 +197,11 @@ class StreamEnd:
     def _silent(self, now: float) -> bool:
         if self._silence is None or not self._idle:
             return False
-        if self._signals.awaits_stream:
+        if self._signals.awaits_position:
             self._silence.broken(now)
             return False
-        return self._silence.lasted(now, self._stream.idle_lsn())
+        read, patiently = self._stream.idle_lsn(), self._signals.holds_chunk
+        return self._silence.lasted(now, read, patiently=patiently)
 
 
 POLL_S = 0.25

@@ -66,7 +66,7 @@ class IdleDetector:
 
     A server that still works through old WAL is silent, too. Until it has read up to ``target``, its
     progress ends the silence, and only a much longer one (PATIENCE_S more) is idle: the server may be in
-    the middle of something that it does not report.
+    the middle of something that it does not report. So it is while a chunk waits for its watermark.
     """
 
     PATIENCE_S = 30.0
@@ -81,13 +81,14 @@ class IdleDetector:
         """Record a change."""
         self._since = now
 
-    def lasted(self, now: float, read: int) -> bool:
+    def lasted(self, now: float, read: int, *, patiently: bool = False) -> bool:
         """Return whether the silence is long enough; ``read`` is the server's position."""
         if not self.caught_up:
             if read > self._read:
                 self._read, self._since = read, now
             self.caught_up = read >= self._target
-        wanted = self._seconds if self.caught_up else self._seconds + self.PATIENCE_S
+        patiently = patiently or not self.caught_up
+        wanted = self._seconds + (self.PATIENCE_S if patiently else 0.0)
         return now - self._since >= wanted
 
 

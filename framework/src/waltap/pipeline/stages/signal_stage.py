@@ -163,18 +163,22 @@ class SignalStage:
         return self._watcher is not None and (self._watcher.waiting or self.blocking)
 
     @property
-    def awaits_stream(self) -> bool:
-        """Return whether read rows wait until the stream reaches their place."""
+    def awaits_position(self) -> bool:
+        """Return whether read rows wait until the stream reaches a position."""
         watcher = self._watcher
-        return watcher is not None and (watcher.awaits_stream or self._blocking.until is not None)
+        return watcher is not None and (
+            watcher.until is not None or self._blocking.until is not None
+        )
+
+    @property
+    def holds_chunk(self) -> bool:
+        """Return whether read rows wait, also for a watermark, which may be lost."""
+        return self._watcher is not None and self._watcher.holds_chunk
 
     @property
     def watching(self) -> bool:
         """Return whether read rows wait for a position or store."""
-        watcher = self._watcher
-        return watcher is not None and (
-            watcher.until is not None or self._blocking.until is not None or self._unsaved
-        )
+        return self.awaits_position or self._unsaved
 
     @property
     def blocking(self) -> bool:

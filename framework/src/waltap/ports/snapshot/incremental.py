@@ -272,9 +272,9 @@ class IncrementalSnapshots:
         return self._streamed_at if self._window is None else self._until
 
     @property
-    def awaits_stream(self) -> bool:
-        """Return whether the present chunk, or the end of a table, waits for the stream."""
-        return self._window is not None or self._streamed_at is not None
+    def holds_chunk(self) -> bool:
+        """Return whether a chunk was read and waits for its place in the stream."""
+        return self._window is not None
 
     def advance_wal(self) -> None:
         """Make the stream reach `until` soon. Raises: SourceError."""
@@ -338,7 +338,7 @@ class IncrementalSnapshots:
 
         While a chunk waits, each part must be looked at.
         """
-        if self.awaits_stream or self.state.chunks:
+        if self._window is not None or self._streamed_at is not None or self.state.chunks:
             return start
         end, table = len(parts), self._signal_table
         if table is None:
