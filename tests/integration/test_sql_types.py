@@ -91,6 +91,24 @@ def test_the_remedy_for_a_new_key_leaves_one_row_of_each(place, mode):
     assert place.rows("t", "id", "n") == [(kept, "5"), ("3", "6"), ("4", "7")]
 
 
+def test_the_remedy_for_a_key_has_the_column_that_came_with_it(place):
+    columns = [("id", "int4"), ("m", "int4")]
+    one, two, three = (
+        relation("public.t", columns[:n], key=[key], numbers=(1, 2)[:n])
+        for n, key in ((1, "id"), (2, "id"), (2, "m"))
+    )
+    source = Model()
+    place.deliver(source.inserted(one, ["1"]))
+    parts = source.inserted(two, ["2", "5"]), source.inserted(three, ["3", "6"])
+    with contextlib.closing(place.opened()) as target:
+        with pytest.raises(SqlTableUnfit) as refused:
+            target.write(batch(*parts))
+    for statement in str(refused.value.fields["statement"]).split("; "):
+        place.execute(statement)
+    place.deliver(*parts)
+    assert place.rows("t", "id", "m") == [("1", None), ("2", "5"), ("3", "6")]
+
+
 def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
     one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
     source = Model()

@@ -239,6 +239,9 @@ class TargetTables:
         if before is not None and target.transactional_ddl:
             name, called = before.name, before.columns
         table = target.quoted_table(name)
+        # The statement meets the table without the open transaction, which ends here.
+        target.rollback()
+        described = self._described(shape.called(name, shape.source, {})) or described
         statements, names = [], []
         for column in shape.key:
             number = column.column.number
@@ -253,8 +256,6 @@ class TargetTables:
                 statements.append(add + target.type_for(column) + value)
         # A table has one primary key: the former one, if the key at the source is another by now.
         key = [*map(target.quoted, names)]
-        # The statement meets the rows without the open transaction, which ends here.
-        target.rollback()
         if not statements and share_keys(target, table, key):
             soft = self._soft(shape)
             living = f"{target.quoted(soft)} IS NULL DESC, " if soft in described.columns else ""
