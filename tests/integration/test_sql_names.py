@@ -437,6 +437,7 @@ def test_a_key_that_the_target_makes_itself_is_refused_until_its_remedy(postgres
     assert postgres.rows("things", "id") == [("2",)]
 
 
+@pytest.mark.parametrize("place", ["postgres", "maria", "duck"], indirect=True)
 @pytest.mark.parametrize("key", [("id",), ()])
 def test_columns_that_leave_the_key_are_null_from_then_on(place, key):
     """They were dropped, or the source computes them: only a snapshot has read them."""

@@ -50,65 +50,6 @@ def test_a_key_of_more_columns_is_found_by_its_index(place):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", [("n", "id"), ()])
-def test_rows_may_share_values_of_a_former_key(place, key):
-    one, two = (
-        relation(
-            "public.t", [("id", "int4"), ("n", "int4")], key=each, identity=kind, numbers=(1, 2)
-        )
-        for each, kind in ((("id",), "d"), (key, "d" if key else "f"))
-    )
-    source = Model()
-    place.deliver(source.inserted(one, ["1", "5"]))
-    part = source.inserted(two, ["1", "6"])
-    if key:
-        place.execute(str(place.refuses(SqlTableUnfit, part).fields["statement"]))
-    place.deliver(part)
-    assert place.rows("t", "id", "n") == [("1", "5"), ("1", "6")]
-    assert "another key" in str(place.sink().check())
-
-
-@pytest.mark.parametrize("mode", ["soft", "ignore", "delete"])
-def test_the_remedy_for_a_new_key_leaves_one_row_of_each(place, mode):
-    columns = [("id", "int4"), ("n", "int4")]
-    one, two = (relation("public.t", columns, key=[each], numbers=(1, 2)) for each in ("id", "n"))
-    source = Model()
-    first = source.inserted(one, ["1", "5"], ["2", "5"], ["3", "6"])
-    source.delete(one, ["2" if mode == "soft" else "1"])
-    # With that of the new key in one batch, which is refused as a whole.
-    early, late = (
-        ([first], [source.commit()]) if mode == "delete" else ([first, source.commit()], [])
-    )
-    place.deliver(*early, delete_mode=mode)
-    late.append(source.inserted(two, ["4", "7"]))
-    with contextlib.closing(place.opened(delete_mode=mode)) as target:
-        with pytest.raises(SqlTableUnfit) as refused:
-            target.write(batch(*late))
-    for statement in str(refused.value.fields["statement"]).split("; "):
-        place.execute(statement)
-    place.deliver(*late, delete_mode=mode)
-    kept = "1" if mode == "soft" else "2"
-    assert place.rows("t", "id", "n") == [(kept, "5"), ("3", "6"), ("4", "7")]
-
-
-def test_the_remedy_for_a_key_has_the_column_that_came_with_it(place):
-    columns = [("id", "int4"), ("m", "int4")]
-    one, two, three = (
-        relation("public.t", columns[:n], key=[key], numbers=(1, 2)[:n])
-        for n, key in ((1, "id"), (2, "id"), (2, "m"))
-    )
-    source = Model()
-    place.deliver(source.inserted(one, ["1"]))
-    parts = source.inserted(two, ["2", "5"]), source.inserted(three, ["3", "6"])
-    with contextlib.closing(place.opened()) as target:
-        with pytest.raises(SqlTableUnfit) as refused:
-            target.write(batch(*parts))
-    for statement in str(refused.value.fields["statement"]).split("; "):
-        place.execute(statement)
-    place.deliver(*parts)
-    assert place.rows("t", "id", "m") == [("1", None), ("2", "5"), ("3", "6")]
-
-
 def test_a_key_that_another_table_refers_to_does_not_become_wider_in_duckdb(duck):
     one, two = (relation("public.t", [("id", kind)], numbers=(1,)) for kind in ("int4", "int8"))
     source = Model()
@@ -357,9 +298,6 @@ RETYPED_KEYS = [
     ("text", "int4", "seven", "8"),
     ("int4", "text", "7", "eight"),
     ("date", "timestamp", "2024-01-01", "2024-01-02 12:34:56"),
-    ("int4", "numeric(10,2)", "7", "8.50"),
-    ("time", "text", "10:00:00.5", "x"),
-    ("numeric(10,2)", "text", "1.50", "x"),
 ]
 OPEN = {"none": "", "instead": "_history WHERE _is_current", "soft": " WHERE deleted_at IS NULL"}
 
@@ -409,22 +347,6 @@ def test_a_table_of_sqlite_keeps_all_else_when_a_column_gets_another_type(file):
     assert made[1][0].endswith(rest.format("TEXT"))
     assert "mine" in made[2][0]
     assert file.execute("SELECT * FROM child") == [(1, 3)]
-
-
-def test_a_retyped_table_of_sqlite_keeps_rows_that_a_delete_would_take(file):
-    one, two, three = (
-        relation("public.t", [("id", key), ("v", kind)], numbers=(1, 2), oid=100)
-        for key, kind in (("int4", "int4"), ("int4", "text"), ("text", "text"))
-    )
-    file.execute("CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, v INTEGER)")
-    file.execute("CREATE TABLE child (id REFERENCES t (id) ON DELETE CASCADE)")
-    source = Model()
-    file.deliver(source.inserted(one, ["1", "7"]))
-    file.execute("INSERT INTO child VALUES (1)")
-    file.deliver(source.inserted(two, ["2", "x"]), foreign_keys="check")
-    file.deliver(source.inserted(three, ["c", "y"]))
-    assert file.rows("t", "id", "v") == [("1", "7"), ("2", "x"), ("c", "y")]
-    assert file.rows("child", "id") == [("1",)]
 
 
 @pytest.mark.parametrize(("state", "error"), [("25006", SqlReadOnly), ("42501", SqlRefused)])

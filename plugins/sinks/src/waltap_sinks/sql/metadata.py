@@ -3,17 +3,14 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from waltap.base.text import escaped
 from waltap.changes.decode.relation import Relation
 from waltap.changes.transactions.position import Position, lsn_text, parse_lsn
 from waltap_sinks.sql.errors import SqlFenced, SqlPositionChanged
-from waltap_sinks.sql.shape import TargetName, with_suffix
+from waltap_sinks.sql.shape import TargetName
 from waltap_sinks.sql.targets.target import SqlTarget
-
-# The suffix of columns that swap their names.
-MOVING: Final = "_waltap_moves"
 
 
 @dataclass(slots=True)
@@ -29,16 +26,6 @@ class KnownTable:
     stale: tuple[str, ...] = ()
     # The source's name of the table.
     source: str = ""
-    # The column numbers of the source's key.
-    key: tuple[int, ...] = ()
-
-    def present_names(self, there: Collection[str]) -> dict[int, str]:
-        """Return names by number in a table with ``there``, even amid a broken swap."""
-        moving = {number: with_suffix(name, MOVING) for number, name in self.columns.items()}
-        return {
-            number: moving[number] if name not in there and moving[number] in there else name
-            for number, name in self.columns.items()
-        }
 
 
 class SinkMetadata:
@@ -279,14 +266,14 @@ def _written(table: KnownTable) -> dict[str, object]:
     fields: dict[str, object] = {
         str(number): [name, *table.types.get(number, ())] for number, name in table.columns.items()
     }
-    fields |= {name: value for name in ("stale", "key") if (value := getattr(table, name))}
+    if table.stale:
+        fields["stale"] = table.stale
     return {**fields, "source": table.source} if table.source else fields
 
 
 def _known(name: TargetName, fields: dict[str, Any]) -> KnownTable:
     """Return a table from the stored form of its columns."""
-    known = KnownTable(name, source=fields.pop("source", ""))
-    known.stale, known.key = (tuple(fields.pop(name, ())) for name in ("stale", "key"))
+    known = KnownTable(name, stale=tuple(fields.pop("stale", ())), source=fields.pop("source", ""))
     for number, (called, *of_type) in fields.items():
         known.columns[int(number)] = called
         if of_type:

@@ -162,31 +162,3 @@ def _first(items: Sequence[Any], right: Callable[[Sequence[Any]], bool]) -> Any:
         half = len(items) // 2
         items = items[half:] if right(items[:half]) else items[:half]
     return items[0]
-
-
-def share_keys(target: SqlTarget, table: str, key: Sequence[str]) -> bool:
-    """Return whether rows have the same key, of the quoted columns ``key``."""
-    found = target.run(
-        f"SELECT 1 FROM {table} WHERE {_held(key)}"
-        f" GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
-    )
-    return bool(found)
-
-
-def without_repeats(target: SqlTarget, table: str, key: Sequence[str], living: str) -> list[str]:
-    """Return the SQL that leaves one row of each key.
-
-    It is the newest one of those that ``living`` orders first.
-    """
-    row = target.row_id
-    order = f"PARTITION BY {', '.join(key)} ORDER BY {living}{row} DESC"
-    ranked = f"SELECT {row} AS r, row_number() OVER ({order}) AS n FROM {table} WHERE {_held(key)}"
-    delete = f"DELETE FROM {table} WHERE {row} IN (SELECT r FROM ({ranked}) AS k WHERE n > 1)"
-    if not target.adds_row_id:
-        return [delete]
-    add = f"ALTER TABLE {table} ADD COLUMN {row} bigint NOT NULL AUTO_INCREMENT UNIQUE"
-    return [add, delete, f"ALTER TABLE {table} DROP COLUMN {row}"]
-
-
-def _held(key: Sequence[str]) -> str:
-    return " AND ".join(f"{column} IS NOT NULL" for column in key)

@@ -101,11 +101,6 @@ class TargetShape:
             self.key_of: Callable[[Tuple], Any] = itemgetter(*identifying)
 
     @property
-    def key_numbers(self) -> tuple[int, ...]:
-        """Return the key's column numbers at the source."""
-        return tuple(c.column.number for c in self.key if c.column.number is not None)
-
-    @property
     def layout(self) -> object:
         """Return the form of tuples and keys, which new names leave as it is."""
         types = [(c.number, c.type_oid, c.typmod) for c in self.relation.columns]

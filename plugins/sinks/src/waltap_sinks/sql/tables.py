@@ -33,9 +33,9 @@ from waltap_sinks.sql.errors import (
     SqlTableUnfit,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.metadata import MOVING, KnownTable, SinkMetadata
+from waltap_sinks.sql.metadata import KnownTable, SinkMetadata
 from waltap_sinks.sql.properties import SqlProperties
-from waltap_sinks.sql.rows import certainly_ignored, share_keys, without_repeats
+from waltap_sinks.sql.rows import certainly_ignored
 from waltap_sinks.sql.shape import (
     HistoryShape,
     TargetColumn,
@@ -54,6 +54,9 @@ from waltap_sinks.sql.targets.target import (
 
 log = logging.getLogger(__name__)
 
+# The suffix of columns that swap their names.
+MOVING: Final = "_waltap_moves"
+
 # The least OID of a type that a user created.
 USERS: Final = 16_384
 
@@ -62,7 +65,7 @@ class TargetTables:
     """Bind shapes to tables of the target.
 
     With evolution ``basic`` missing tables and columns are created, types widened, and renames
-    followed. Only a former key is dropped: the column of a dropped one stays, under another name if a new
+    followed. Nothing is dropped: the column of a dropped one stays, under another name if a new
     column has its name. A table or column that was bound before must exist, unless the run
     ``repairs``.
     """
@@ -160,7 +163,7 @@ class TargetTables:
         if evolves and known is not None:
             self._rename_table(known, name)
         described = self._described(shape)
-        names = {} if known is None else known.present_names(described.columns if described else ())
+        names = {} if known is None else _present_names(known, described)
         self._require_there(shape, described, known, names)
         if described is None:
             described = self._create(shape)
@@ -198,21 +201,9 @@ class TargetTables:
             # A statement of the user would not find the table, which is gone with the failure.
             target.run(self._index_statement(shape, name, [column.name for column in shape.key]))
             described = self._described(shape) or described
-        key = shape.key_numbers
-        is_described = bool(key) or shape.relation.primary_key is not None
-        if known is not None and (self._keeps or not is_described):
-            key = known.key
-        elif evolves and known is not None and known.key != key:
-            former = [names.get(number, "") for number in known.key]
-            # What a transaction did before that DDL may have been described with the new key.
-            changed = "the source has another key for it: earlier changes may have met other rows"
-            snapshot_reason = snapshot_reason or changed
-            # Rows of the source may share values of its former key.
-            if described.primary == {*former} and target.allow_nulls(name, former):
-                described = self._described(shape) or described
         if renewed:
             known = snapshot_reason = None
-        self._note(shape, known, snapshot_reason, names, key)
+        self._note(shape, known, snapshot_reason, names)
         columns = {
             column.index: BoundColumn(
                 column, target.quoted(column.name), described.columns[column.name]
@@ -239,9 +230,6 @@ class TargetTables:
         if before is not None and target.transactional_ddl:
             name, called = before.name, before.columns
         table = target.quoted_table(name)
-        # The statement meets the table without the open transaction, which ends here.
-        target.rollback()
-        described = self._described(shape.called(name, shape.source, {})) or described
         statements, names = [], []
         for column in shape.key:
             number = column.column.number
@@ -255,15 +243,11 @@ class TargetTables:
                 value = "" if missing is None else " DEFAULT '" + missing.replace("'", "''") + "'"
                 statements.append(add + target.type_for(column) + value)
         # A table has one primary key: the former one, if the key at the source is another by now.
-        key = [*map(target.quoted, names)]
-        if not statements and share_keys(target, table, key):
-            soft = self._soft(shape)
-            living = f"{target.quoted(soft)} IS NULL DESC, " if soft in described.columns else ""
-            statements += without_repeats(target, table, key, living)
+        quoted = ", ".join(map(target.quoted, names))
         statements.append(
             self._index_statement(shape, name, names)
             if described.unique or not target.adds_keys
-            else f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(key)})"
+            else f"ALTER TABLE {table} ADD PRIMARY KEY ({quoted})"
         )
         return "; ".join(statements)
 
@@ -391,7 +375,6 @@ class TargetTables:
             found,
             columns={called[name]: column for name, column in found.columns.items()},
             unique=tuple(frozenset(called.get(n, n) for n in names) for names in found.unique),
-            primary=frozenset(called.get(n, n) for n in found.primary),
         )
 
     def _soft(self, shape: TargetShape) -> str | None:
@@ -535,10 +518,7 @@ class TargetTables:
                 done = True
             # Computed columns of the target keep the type that their owner chose.
             elif existing.written:
-                before = None if self._keeps else self._former(column, known)
-                done |= self._retype(shape, column, existing, wanted, before, renewed=renewed)
-                if before is not None:
-                    self._target.convert(shape.name, before, column)
+                done |= self._retype(shape, column, existing, wanted, known, renewed=renewed)
         soft = self._soft(shape)
         if soft is not None and soft not in columns:
             self._target.add_column(shape.name, soft, self._target.time_type, None)
@@ -551,12 +531,15 @@ class TargetTables:
         column: TargetColumn,
         existing: ExistingColumn,
         wanted: str,
-        before: TargetColumn | None,
+        known: KnownTable | None,
         *,
         renewed: bool,
     ) -> bool:
         """Give a column a type that holds its values; return whether it changed."""
         target, name = self._target, shape.name
+        before = None if self._keeps else self._former(column, known)
+        if before is not None:
+            target.convert(name, before, column)
         wider = target.widened(existing.type, wanted)
         # A type that the user chose stays.
         if wider is None and before is not None:
@@ -710,8 +693,7 @@ class TargetTables:
         """Return the table for ``shape`` before a snapshot replaces its rows."""
         found = self.of(shape, renewed=True)
         # All rows will be of the snapshot, so reasons for a new snapshot end here.
-        known = self._metadata.known[shape.relation.oid]
-        self._note(shape, None, None, known.columns, known.key)
+        self._note(shape, None, None, self._metadata.known[shape.relation.oid].columns)
         return found
 
     def _snapshot_reasons(
@@ -738,7 +720,6 @@ class TargetTables:
         known: KnownTable | None,
         snapshot_reason: str | None,
         names: Mapping[int, str],
-        key: tuple[int, ...],
     ) -> None:
         columns = {c.column.number: c.name for c in shape.columns if c.column.number is not None}
         # A dropped column stays in the target. Its name may return, as another column's.
@@ -765,7 +746,7 @@ class TargetTables:
             if before is not None:
                 alike[self._folded(before.name)].discard(oid)
             alike.setdefault(self._folded(shape.name), set()).add(oid)
-        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source, key))
+        self._metadata.note(oid, KnownTable(shape.name, columns, types, stale, shape.source))
 
 
 def _type_named(name: str) -> DataType:
@@ -776,6 +757,16 @@ def _type_named(name: str) -> DataType:
         return DataType(oid=oid, schema="pg_catalog", name=name)
     schema, _, own = name.rpartition(".")
     return DataType(oid=USERS, schema=schema or "pg_catalog", name=own)
+
+
+def _present_names(known: KnownTable, described: TargetDescription | None) -> dict[int, str]:
+    """Return names by number, even amid a broken swap."""
+    there = () if described is None else described.columns
+    moving = {number: with_suffix(name, MOVING) for number, name in known.columns.items()}
+    return {
+        number: moving[number] if name not in there and moving[number] in there else name
+        for number, name in known.columns.items()
+    }
 
 
 def inexact(target: SqlTarget, table: TargetName, column: ExistingColumn, type_: str) -> SinkError:

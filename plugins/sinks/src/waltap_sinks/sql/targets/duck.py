@@ -44,7 +44,7 @@ COLUMNS: Final = """
       AND database_name = current_database() ORDER BY column_index
 """
 KEYS: Final = """
-    SELECT constraint_column_names, constraint_type FROM duckdb_constraints()
+    SELECT constraint_column_names FROM duckdb_constraints()
     WHERE lower(schema_name) = lower(coalesce(%s, current_schema())) AND lower(table_name) = lower(%s)
       AND database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')
 """
@@ -139,8 +139,7 @@ class DuckTarget(FileTarget):
         info = self.run(COLUMNS, name)
         if not info:
             return None
-        keys = self.run(KEYS, name)
-        listed = [names for names, _kind in keys]
+        listed = [names for (names,) in self.run(KEYS, name)]
         listed += [
             map(_plain, names) for _index, is_unique, names in self.run(INDEXES, name) if is_unique
         ]
@@ -152,8 +151,7 @@ class DuckTarget(FileTarget):
             column: ExistingColumn(column, kind, kind, collation=_collation(made, column))
             for column, kind in info
         }
-        primary = frozenset(c for names, kind in keys if kind == "PRIMARY KEY" for c in names)
-        return TargetDescription(columns, tuple(unique), primary, is_table=bool(made))
+        return TargetDescription(columns, tuple(unique), is_table=bool(made))
 
     def type_for(self, column: TargetColumn) -> str:
         return _type_of(arrow_type(column))
@@ -199,7 +197,7 @@ class DuckTarget(FileTarget):
 
     def _keyed(self, name: TargetName) -> set[str]:
         """Return the columns in keys, in lower case."""
-        return {column.lower() for names, _kind in self.run(KEYS, name) for column in names}
+        return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
 
     def _make_again(self, name: TargetName, before: str, after: str, values: str = "*") -> bool:
         """Make a table by a statement with ``after``: DuckDB alters no key.

@@ -43,14 +43,7 @@ from waltap_sinks.sql.targets.target import (
     chunks,
     indexed,
 )
-from waltap_sinks.sql.targets.typed import (
-    arrow_type,
-    finite,
-    instant,
-    is_unzoned,
-    is_wider,
-    json_text,
-)
+from waltap_sinks.sql.targets.typed import arrow_type, finite, instant, is_wider, json_text
 
 # A link is dead after a minute without a sign from the other kernel; systems wait for hours.
 DEAD_LINK: Final = {
@@ -154,7 +147,6 @@ class MysqlTarget(SqlTarget):
 
     schemas = False
     backend = "mysql+pymysql"
-    row_id, adds_row_id = "waltap_row", True
     errors = pymysql.MySQLError
     qmark = False
     transactional_ddl = False
@@ -261,10 +253,7 @@ class MysqlTarget(SqlTarget):
             if not repeats:
                 unique.setdefault(index, set()).add(column if whole else "")
         return TargetDescription(
-            columns,
-            tuple(map(frozenset, unique.values())),
-            frozenset(unique.get("PRIMARY", ())),
-            is_table="VIEW" not in info[0][4],
+            columns, tuple(map(frozenset, unique.values())), is_table="VIEW" not in info[0][4]
         )
 
     def obstacles(self, name: TargetName) -> list[WriteObstacle]:
@@ -325,13 +314,6 @@ class MysqlTarget(SqlTarget):
             # Bytes that are no text, written as PostgreSQL does.
             self.run(f"UPDATE {table} SET {quoted} = concat('\\x', lower(hex({quoted})))")
             self.run(statement)
-
-    def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
-        if is_unzoned(arrow_type(before)) and pa.types.is_string(arrow_type(column)):
-            quoted = self.quoted(column.name)
-            value = f"trim(TRAILING '.' FROM trim(TRAILING '0' FROM {quoted}))"
-            table = self.quoted_table(name)
-            self.run(f"UPDATE {table} SET {quoted} = {value} WHERE {quoted} LIKE '%.%'")
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         marks = ", ".join(["%s"] * len(columns))

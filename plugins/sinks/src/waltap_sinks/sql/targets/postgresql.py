@@ -146,7 +146,7 @@ COLUMNS: Final = """
     WHERE c.oid = to_regclass(%s) ORDER BY a.attnum
 """
 UNIQUE: Final = """
-    SELECT array_agg(a.attname::text), i.indisprimary FROM pg_index i JOIN pg_attribute a
+    SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
       ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
     WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indimmediate AND i.indisvalid
       AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -269,7 +269,6 @@ class PostgresTarget(SqlTarget):
     """
 
     lazy_commits = moves_tables = prints_as_source = True
-    row_id = "ctid"
     errors = psycopg.Error
     moment_sql = MOMENT.format("%s::int8")
 
@@ -409,13 +408,8 @@ class PostgresTarget(SqlTarget):
             for _kind, column, type_, bare, generated, always, collation, operators in rows
             if column is not None
         }
-        keys = [(frozenset(names), is_primary) for names, is_primary in self.run(UNIQUE, [written])]
-        return TargetDescription(
-            columns,
-            tuple(names for names, _ in keys),
-            next((names for names, is_primary in keys if is_primary), frozenset()),
-            is_table=rows[0][0] in "rpf",
-        )
+        unique = tuple(frozenset(names) for (names,) in self.run(UNIQUE, [written]))
+        return TargetDescription(columns, unique, is_table=rows[0][0] in "rpf")
 
     def create_schema(self, name: TargetName) -> None:
         # The server asks for the right to make a schema before it looks for it.

@@ -21,7 +21,7 @@ from waltap_sinks.sql.errors import (
     SqlUnreachable,
     SqlValueUnfit,
 )
-from waltap_sinks.sql.shape import TargetColumn, TargetName, with_suffix
+from waltap_sinks.sql.shape import TargetColumn, TargetName
 from waltap_sinks.sql.targets.file import FileTarget
 from waltap_sinks.sql.targets.target import (
     BoundTable,
@@ -29,7 +29,7 @@ from waltap_sinks.sql.targets.target import (
     TargetDescription,
     WriteObstacle,
 )
-from waltap_sinks.sql.targets.typed import arrow_type, instant, is_unzoned, json_text
+from waltap_sinks.sql.targets.typed import arrow_type, instant, json_text
 
 # A REAL has so many exact digits; longer numbers are stored as text.
 EXACT_DIGITS: Final = 15
@@ -57,11 +57,6 @@ MADE: Final = """
 """
 # A space or comment in them.
 GAP: Final = r"(?:\s|--[^\n]*+|/\*[\s\S]*?\*/)"
-# The primary key of a table or column.
-PRIMARY: Final = (
-    rf",{GAP}*+PRIMARY{GAP}++KEY{GAP}*+\([^()]*\)|"
-    rf"{GAP}PRIMARY{GAP}++KEY(?:{GAP}++(?:ASC|DESC|AUTOINCREMENT)\b)*+"
-)
 
 
 class SqliteTarget(FileTarget):
@@ -122,8 +117,9 @@ class SqliteTarget(FileTarget):
             )
             for column, kind, _key, hidden in info
         }  # fmt: skip
-        is_table = kinds[0][0] == "table"
-        return TargetDescription(columns, tuple(filter(None, unique)), unique[0], is_table)
+        return TargetDescription(
+            columns, tuple(filter(None, unique)), is_table=kinds[0][0] == "table"
+        )
 
     def obstacles(self, name: TargetName) -> list[WriteObstacle]:
         triggers = self.run(
@@ -164,52 +160,23 @@ class SqliteTarget(FileTarget):
     def widened(self, existing: str, wanted: str) -> bool | None:
         # Columns take values of any type. Numeric columns make a number of a text of digits, and
         # REAL a rounded one of an integer.
-        # An INTEGER that is the primary key takes nothing else.
-        changes = wanted == "TEXT" or existing in {"REAL", "INTEGER"}
+        changes = wanted == "TEXT" or existing == "REAL"
         return False if not changes or existing in {wanted, "TEXT", "BLOB", ""} else None
 
-    def common_type(self, existing: str, wanted: str) -> str:
-        numbers = existing == "INTEGER" and wanted in {"NUMERIC", "REAL"}
-        return "NUMERIC" if numbers else super().common_type(existing, wanted)
-
     def alter_type(self, name: TargetName, column: str, type_: str) -> None:
-        info = self.run(COLUMNS, [name.name])
-        kind, key = next(
-            (kind, key) for each, kind, key, _ in info if each.lower() == column.lower()
-        )
+        table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
+        kind = next(kind for each, kind, *_ in info if each.lower() == column.lower())
         forms = self.quoted(column), f"`{column}`", f"[{column}]", column
         named = "|".join(map(re.escape, forms))
         before = rf"([(,]{GAP}*+(?:{named}){GAP}++){re.escape(kind)}(?!\w)"
-        before += rf"(?:([^,]*?){GAP}AUTOINCREMENT\b)?"
-        if not key and self.cascades(name):
-            table, quoted = self.quoted_table(name), self.quoted(column)
-            between = self.quoted(with_suffix(column, "_waltap_retyped"))
-            self.run(f"ALTER TABLE {table} ADD COLUMN {between} {type_}")
-            self.run(f"UPDATE {table} SET {between} = {quoted}")
-            self.run(f"ALTER TABLE {table} DROP COLUMN {quoted}")
-            self.run(f"ALTER TABLE {table} RENAME COLUMN {between} TO {quoted}")
-        elif not self._make_again(name, before, rf"\g<1>{type_}\g<2>"):
+        (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
+        made, found = re.subn(before, rf"\g<1>{type_}", made, count=1, flags=re.IGNORECASE)
+        names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
+        if not found or self.cascades(name):  # a drop would delete rows that refer to these
             raise SqlTableUnfit(
                 f"column {column} of {name} needs the type {type_}, and SQLite alters no type",
                 statement=f"a new table with {self.quoted(column)} {type_}",
             )
-
-    def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
-        wanted = {column.lower() for column in columns}
-        keys = {each.lower() for each, _kind, key, _hidden in self.run(COLUMNS, [name.name]) if key}
-        return not wanted.isdisjoint(keys) and self._make_again(name, PRIMARY, "")
-
-    def _make_again(self, name: TargetName, before: str, after: str) -> bool:
-        """Make a table by its statement with ``after``: SQLite alters no types and keys.
-
-        Return false if the statement has no ``before``, or rows that refer to the table would go.
-        """
-        (made, *others) = (made for (made,) in self.run(MADE, [name.name]))
-        made, found = re.subn(before, after, made, count=1, flags=re.IGNORECASE)
-        if not found or self.cascades(name):  # a drop would delete rows that refer to these
-            return False
-        table, info = self.quoted_table(name), self.run(COLUMNS, [name.name])
-        names = ", ".join(self.quoted(each) for each, *_, hidden in info if not hidden)
         self.run(f"CREATE TEMP TABLE waltap_copy AS SELECT {names} FROM {table}")
         self.run(f"DROP TABLE {table}")
         # Tables may refer to these rows by an index, and triggers must see no new rows.
@@ -220,19 +187,14 @@ class SqliteTarget(FileTarget):
         self.run("DROP TABLE temp.waltap_copy")
         for each in triggers:
             self.run(each)
-        return True
 
     def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
-        old, new, quoted = arrow_type(before), arrow_type(column), self.quoted(column.name)
-        if pa.types.is_date(old) and pa.types.is_timestamp(new):
-            made = f"{quoted} || ' 00:00:00' WHERE {quoted} NOT LIKE '% %'"
-        elif is_unzoned(old) and pa.types.is_string(new):
-            made = f"rtrim(rtrim({quoted}, '0'), '.') WHERE {quoted} LIKE '%.%'"
-        elif self.type_for(before) == "NUMERIC" and pa.types.is_string(new):
-            made = f"printf('%.{old.scale}f', {quoted}) WHERE {quoted} GLOB '*[0-9]*'"
-        else:
-            return
-        self.run(f"UPDATE {self.quoted_table(name)} SET {quoted} = {made}")
+        if pa.types.is_date(arrow_type(before)) and pa.types.is_timestamp(arrow_type(column)):
+            quoted = self.quoted(column.name)
+            self.run(
+                f"UPDATE {self.quoted_table(name)} SET {quoted} = {quoted} || ' 00:00:00'"
+                f" WHERE {quoted} NOT LIKE '% %'"
+            )
 
     def adapter(self, kind: Any) -> Any:
         if pa.types.is_decimal(kind):

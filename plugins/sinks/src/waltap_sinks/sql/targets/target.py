@@ -55,8 +55,6 @@ class TargetDescription:
     columns: dict[str, ExistingColumn]
     # The column sets of unique indexes that an upsert can use.
     unique: tuple[frozenset[str], ...]
-    # The columns of the primary key.
-    primary: frozenset[str] = frozenset()
     # False for a view, which takes no rows.
     is_table: bool = True
 
@@ -161,9 +159,6 @@ class SqlTarget(abc.ABC):
     transactional_ddl: bool = True
     # ALTER TABLE gives a table a primary key.
     adds_keys: bool = True
-    # A number of each row.
-    row_id: str = "rowid"
-    adds_row_id: bool = False
     # `move_table` gives a table another schema.
     moves_tables: bool = False
     # A commit that need not be durable is faster.
@@ -390,7 +385,7 @@ class SqlTarget(abc.ABC):
         """Give values the form of another type of the source, where columns have the same."""
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
-        """Drop NOT NULL, and a primary key, of columns; return whether there was one."""
+        """Let columns that left the key be null; return whether that was needed."""
         return False
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:

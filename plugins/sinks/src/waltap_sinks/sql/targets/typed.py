@@ -34,11 +34,6 @@ def arrow_type(column: TargetColumn) -> "pa.DataType":
     return pa.string() if mapping is None or mapping.arrow is None else mapping.arrow.type()
 
 
-def is_unzoned(kind: "pa.DataType") -> bool:
-    """Return whether a type has times of a day, or instants without zone."""
-    return bool(pa.types.is_time(kind) or (pa.types.is_timestamp(kind) and kind.tz is None))
-
-
 def _readable(shape: TargetShape) -> Relation:
     """Return the shape's relation, with a type for each part of the key."""
     unmapped = {column.index for column in shape.key if column.mapping is None}
