@@ -113,6 +113,7 @@ class EngineProperties(Properties):
     )
     stall_ms: int = declare(
         "waltap.stall.ms",
+        deprecated={"waltap.sink.stall.ms": "waltap.stall.ms"},
         default=15000,
         ge=100,
         reloadable=True,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -615,10 +615,7 @@ class PostgresConnector(Connector):
     def streamed_otherwise(
         self, before: Mapping[str, Sequence[str | None]], now: Mapping[str, Sequence[str | None]]
     ) -> frozenset[str]:
-        stored = dict[str, Membership]
-        return self._publications.sent_less(
-            msgspec.convert(before, stored), msgspec.convert(now, stored)
-        )
+        return self._publications.sent_less(_memberships(before), _memberships(now))
 
     def column_names(self) -> Sequence[tuple[str, str, str | None, str | None]]:
         return self.catalogue.query(COLUMN_NAMES_SQL)
@@ -699,3 +696,11 @@ class PostgresConnector(Connector):
                 why = str(error) or "the server did not answer in time"
                 log.warning("publications that this run made stay: %s", why)
         self._connection.close()
+
+
+def _memberships(texts: Mapping[str, Sequence[str | None]]) -> dict[str, Membership]:
+    found = {}
+    for oid, each in texts.items():
+        with suppress(msgspec.ValidationError):  # an earlier version stored other fields
+            found[oid] = msgspec.convert(each, Membership)
+    return found

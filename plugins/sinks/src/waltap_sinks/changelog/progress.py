@@ -133,7 +133,8 @@ class PublishedNote:
         except (OSError, ValueError):
             return None
         log, _, identity = about.rpartition("\n")
-        own = self._log == log or (identity and identity == self.identity)
+        # Release 0.1 stored no identity.
+        own = self._log in {log, about} or (identity and identity == self.identity)
         return log_position if own else None
 
     def forget(self) -> None:
