@@ -30,7 +30,9 @@ WAIT_SECONDS = 120.0
 
 def create(bootstrap: str, *topics: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics(list(topics)).values():
+    # a broker that was fenced for a moment, as on a busy machine, answers later
+    made = admin.create_topics(list(topics), operation_timeout=60, request_timeout=WAIT_SECONDS)
+    for future in made.values():
         future.result(WAIT_SECONDS)
 
 
