@@ -44,6 +44,20 @@ def a_column_that_is_added_later_has_its_default(rig: Rig) -> None:
     rig.check(third)
 
 
+def a_default_need_not_fit_the_type_of_a_former_column(rig: Rig) -> None:
+    with_it = [("id", "int4"), ("w", "int4")]
+    begins(rig, relation(NAME, with_it, numbers=(1, 2), oid=70_000), ["1", "3"])
+    begins(rig, relation(NAME, [("id", "int4")], numbers=(1,), oid=70_001), ["1"])
+    big = "5000000000"
+    more = {"w": {"default": big, "missing": big}}
+    added = [("id", "int4"), ("w", "int8")]
+    table = relation(NAME, added, numbers=(1, 2), oid=70_001, more=more)
+    rig.db.rows[NAME] = [("1", big)]
+    rig.db.insert(table, ["2", "6"])
+    applied(rig)
+    rig.check(table)
+
+
 def values_that_the_new_type_cannot_hold_stay(rig: Rig) -> None:
     """The column has the type that holds both, in the rows and in the history."""
     kinds = (("int8", "numeric(12,4)", "float8"), ("int4", "numeric(12,2)", "float4"))

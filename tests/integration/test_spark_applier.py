@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from tests.harness.changelog import context, relation
 from tests.harness.remade_tables import COURSES as REMADE
+from tests.harness.remade_tables import (
+    a_default_need_not_fit_the_type_of_a_former_column as default,
+)
 from tests.harness.spark import Rig
 
 from waltap.changes.mapping.type_mapping import TypeOptions
@@ -29,7 +32,7 @@ def rig(spark, tmp_path) -> Rig:
     return Rig(tmp_path, spark)
 
 
-@pytest.mark.parametrize("course", REMADE, ids=lambda course: course.__name__)
+@pytest.mark.parametrize("course", [*REMADE, default], ids=lambda course: course.__name__)
 def test_a_table_that_is_made_anew(rig, course):
     course(rig)
 

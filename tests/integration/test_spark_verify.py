@@ -156,7 +156,7 @@ def test_a_difference_of_an_idle_pipeline_is_one_where_the_profile_is_known(
     assert (late.verdict, found.verdict) == ("late", "different")
 
 
-@pytest.mark.parametrize("kind", ["interval", "text", "date"])
+@pytest.mark.parametrize("kind", ["interval", "text", "date", "oid", "money"])
 def test_a_type_that_is_on_its_way_is_left_out_where_no_cast_leads_to_it(
     spark, database, tmp_path, kind
 ):
@@ -167,7 +167,7 @@ def test_a_type_that_is_on_its_way_is_left_out_where_no_cast_leads_to_it(
         connection.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
         connection.execute("INSERT INTO t (id) VALUES (1)")
         (found,) = compare(connection, LiveTables(rig.spark, rig.output))
-    assert {"price", "ratio", "single"} <= {*found.left_out}
+    assert {*("price", "ratio", "single")[kind == "money" :]} <= {*found.left_out}
     assert found.columns
 
 

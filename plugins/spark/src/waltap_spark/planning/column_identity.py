@@ -425,11 +425,13 @@ def file_column(
 
 def first_type(table: TableState, column: str) -> str:
     """Return the type in which the source added ``column``."""
-    for fingerprint, types in table.file_schemas.items():
+    found = table.columns[column]
+    for fingerprint, types in reversed(table.file_schemas.items()):
         name = file_column(table, types, table.version_ids.get(fingerprint, {}), column)
-        if name is not None:
-            return types[name]
-    return table.columns[column]
+        if name is None:
+            break  # earlier files may have one of a former table
+        found = types[name]
+    return found
 
 
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:

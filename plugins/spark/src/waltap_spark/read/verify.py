@@ -17,14 +17,7 @@ from waltap.changes.decode.builtin_types import BUILTIN_TYPES
 from waltap.ports.sink.verification import ComparedTable, Row, Rows, TableReader, by_key
 from waltap_sinks.changelog.reader import ChangeLog
 from waltap_sinks.comparison import HASH_DIGITS, row_text
-from waltap_sinks.comparison.common_text import (
-    ARRAYS,
-    INTEGERS,
-    duration,
-    finite,
-    server_text,
-    source_text,
-)
+from waltap_sinks.comparison.common_text import ARRAYS, duration, finite, server_text, source_text
 from waltap_sinks.comparison.compare import compare as compared
 from waltap_sinks.comparison.differences import TableDifferences
 from waltap_sinks.comparison.source import CaptureScope, ComparisonSource
@@ -51,7 +44,8 @@ Expressions = tuple[str, str]
 
 _INSTANTS: Final = ("timestamp", "timestamp_ntz")
 _MOMENTS: Final = frozenset({"date", "timestamp", "timestamptz"})
-_NUMBERS: Final = frozenset({*INTEGERS, "float4", "float8", "numeric", "money"})
+# All are cast to floats and to numeric; money only to the latter, oid to neither.
+_NUMBERS: Final = frozenset({"int2", "int4", "int8", "float4", "float8", "numeric"})
 _PLAIN: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "date", "time", "uuid"})
 
 
@@ -66,9 +60,10 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return None
     if pg_type == "hstore":  # its JSON has Java's order
         return None
-    is_number = kind in ("double", "float") or digits_of(kind) is not None
+    is_decimal = digits_of(kind) is not None
+    is_number = is_decimal or kind in ("double", "float")
     from_types = _NUMBERS if is_number else _MOMENTS if kind in _INSTANTS else BUILTIN_TYPES
-    if pg_type in BUILTIN_TYPES and pg_type not in from_types:
+    if pg_type in BUILTIN_TYPES.keys() - from_types and not (is_decimal and pg_type == "money"):
         return None  # the source's column has another type by now: no cast leads there
     if kind in ("double", "float"):
         return _bits(source, spark, kind)
@@ -76,7 +71,7 @@ def expressions(name: str, pg_type: str, spark_type: str) -> Expressions | None:
         return finite(source, duration(source)), spark
     if kind == "string":
         return f"{source}::text" if pg_type == "bool" else server_text(source), spark
-    if digits_of(kind) is not None:
+    if is_decimal:
         # Spark has no trim_scale
         cut = f"regexp_replace({text}, '(\\\\.[0-9]*?)0+$', '$1')"
         plain = source_text(source, "numeric")
