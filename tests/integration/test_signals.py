@@ -291,6 +291,41 @@ def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path
 
 
 @CHANNELS
+def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
+    pipeline, database, kept, tmp_path
+):
+    destination = pipeline.destination
+    with pipeline.running(kept) as run:
+        database.execute("INSERT INTO t VALUES (100)")
+        run.until(lambda: destination.position, "a durable position")
+        destination.flush_all = lambda durable=destination.position: durable
+        database.execute("INSERT INTO t VALUES (101)")
+        ask(tmp_path)
+        run.until(lambda: len(destination.ids("t", "r")) == 27, "the rows")
+        ask(tmp_path, "other")
+        run.until(lambda: len(run.notices.signals) == 2, "the signal")
+        del destination.flush_all
+        run.engine.stop()
+    assert not list(tmp_path.glob("asks*"))
+    ask(tmp_path, "other")
+    with pipeline.running(kept) as run:
+        run.until(lambda: not list(tmp_path.glob("asks*")), "the end of the file")
+        assert run.notices.signals == [("execute-snapshot", "other")]
+
+
+@CHANNELS
+def test_a_channel_that_cannot_forget_its_signals_holds_no_other_back(
+    pipeline, kept, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(FileSignals, "confirm", raising(OSError(30, "read-only")))
+    with pipeline.running(kept) as run:
+        ask(tmp_path)
+        run.until(lambda: completed(kept), "the snapshot's end")
+        kept.waiting.append(Signal("given-1", "log", "{}"))
+        run.until(lambda: ("log", "given-1") in run.notices.signals, "the other channel's")
+
+
+@CHANNELS
 def test_rows_of_the_signal_table_are_no_signals_without_the_channel_source(
     pipeline, kept, tmp_path
 ):

@@ -286,6 +286,7 @@ class StreamLoop:
         self._pull(signals)
         delivery.drain()
         delivery.keep_signals()
+        self._run.channels.confirm()
         new_tables.save_known()
 
     def _pull(self, signals: SignalStage) -> None:

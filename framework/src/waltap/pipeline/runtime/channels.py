@@ -48,8 +48,8 @@ class SignalActor(Protocol):
     def has_stored(self, signals: Sequence[Signal]) -> bool:
         """Return whether a later run knows these signals and their requests."""
 
-    def forget_signals(self) -> None:
-        """Forget the signals that no channel repeats any longer."""
+    def forget_signals(self, repeated: Collection[str]) -> None:
+        """Forget all signals but these fingerprints: a channel may repeat them."""
 
 
 class PipelineChannels:
@@ -75,8 +75,8 @@ class PipelineChannels:
         self._actor: SignalActor | None = None
         # Signals that were acted on and may not be stored.
         self._acted: list[Signal] = []
-        # Channels that repeat these signals after a crash.
-        self._unconfirmed: list[str] = []
+        # Fingerprints of the signals that a channel repeats after a crash.
+        self._unconfirmed: dict[str, list[str]] = {}
         # Of signals that a run before acted on, and whose channel may not know it.
         self._known: list[str] = []
         self._warned: dict[str, str] = {}
@@ -94,7 +94,8 @@ class PipelineChannels:
             self._notifications[sent.spec.name] = part_of(
                 sent.spec.factory, NotificationChannel, sent.properties
             )
-        self._polled = None
+        # Another process may have led since the last time.
+        self._polled, self._acted, self._unconfirmed = None, [], {}
 
     def close(self) -> None:
         """Close the channels, and answer waiting signals; may be called twice."""
@@ -103,7 +104,6 @@ class PipelineChannels:
         while self._waiting:
             signal, asked = self._waiting.popleft()
             _answer(signal, asked, ended)
-        self._confirm()
         for name, signals in self._signals.items():
             self._try(name, signals.close)
         with self._sending:
@@ -139,14 +139,14 @@ class PipelineChannels:
         period_s = self._state.profile.engine.signal_poll_interval_ms / 1000
         due = self._polled is None or now - self._polled >= period_s
         if due:
-            first, self._polled = self._polled is None, now
-            for name, channel in (
-                self._signals.items() if first or self._all_confirmed(actor) else ()
-            ):
+            self._polled = now
+            for name, channel in self._signals.items():
+                if name in self._unconfirmed:
+                    continue
                 polled = self._try(name, partial(_polled, channel))
                 self._waiting.extend((signal, None) for signal in polled or ())
                 if polled and isinstance(channel, ConfirmedChannel):
-                    self._unconfirmed.append(name)
+                    self._unconfirmed[name] = [signal.fingerprint for signal in polled]
         if not (due or self._waiting):
             return
         while self._waiting:
@@ -159,26 +159,20 @@ class PipelineChannels:
                 self._acted.append(signal)
             self._waiting.popleft()
         self._known = []
-        self._all_confirmed(actor)
+        self.confirm()
 
-    def _all_confirmed(self, actor: SignalActor) -> bool:
-        """Return whether no channel repeats a signal any longer."""
-        if not self._confirm():
-            return False
+    def confirm(self) -> None:
+        """Confirm the channels if their signals are stored, and forget those signals."""
+        actor = self._actor
+        if actor is None or not actor.has_stored(self._acted):
+            return
         self._acted = []
-        actor.forget_signals()
-        return True
-
-    def _confirm(self) -> bool:
-        """Confirm the channels if their signals are stored; return whether all are."""
-        if self._actor is None or not self._actor.has_stored(self._acted):
-            return False
         for name in [*self._unconfirmed]:
             channel = self._signals[name]
             assert isinstance(channel, ConfirmedChannel)
             if self._try(name, partial(_confirmed, channel)):
-                self._unconfirmed.remove(name)
-        return not self._unconfirmed
+                del self._unconfirmed[name]
+        actor.forget_signals({each for of in self._unconfirmed.values() for each in of})
 
     # --- notifications ------------------------------------------------------------------------
 

@@ -151,11 +151,12 @@ class SignalStage:
         acted = self._delivery.offset.signals.get("acted", ())
         return {signal.fingerprint for signal in signals} <= set(msgspec.convert(acted, list[str]))
 
-    def forget_signals(self) -> None:
-        """Forget the signals that no channel repeats any longer."""
-        if self._watcher is not None and self._watcher.state.acted:
-            self._watcher.forget_signals()
-            self._keep(self._watcher)
+    def forget_signals(self, repeated: Collection[str]) -> None:
+        """Forget all signals but these fingerprints: a channel may repeat them."""
+        watcher = self._watcher
+        if watcher is not None and not set(watcher.state.acted) <= set(repeated):
+            watcher.forget_signals(repeated)
+            self._keep(watcher)
 
     @property
     def waiting(self) -> bool:
@@ -292,10 +293,12 @@ class SignalStage:
 
     def _put_off(self, watcher: IncrementalSnapshots) -> None:
         """Read rows later that a paused sink could not get."""
-        waits = not self._delivery.takes_rows
+        waits = not self._delivery.takes_rows and bool(
+            watcher.state.queue or watcher.state.blocking
+        )
         if waits:
             watcher.drop_chunk()
-        if waits and not self._waits and (watcher.state.queue or watcher.state.blocking):
+        if waits and not self._waits:
             log.warning("a requested snapshot waits for the sink that is paused")
         self._waits = waits
 

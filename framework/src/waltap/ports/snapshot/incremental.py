@@ -26,7 +26,7 @@ SELECT permission). Each case is logged as a warning.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -461,9 +461,10 @@ class IncrementalSnapshots:
             self.state.acted = [*self.state.acted, signal.fingerprint]
         return ignored or (self._explained() if explain and self._explained is not None else "")
 
-    def forget_signals(self) -> None:
-        """Forget the signals that no channel repeats any longer."""
-        self._stored, self.state.acted = None, []
+    def forget_signals(self, repeated: Collection[str]) -> None:
+        """Forget all signals but these fingerprints."""
+        self._stored = None
+        self.state.acted = [each for each in self.state.acted if each in repeated]
 
     def _texts(self, change: Insert | Delete) -> tuple[str, str, str]:
         """Return id, type and data of a signal, "" for missing ones."""
