@@ -252,18 +252,24 @@ def test_a_signal_of_the_file_reads_a_table_and_every_step_is_notified(pipeline,
     assert kept.closed >= 2
 
 
+def rows_that_stay_in_memory(run, folder):
+    """Have a signal's rows delivered to a sink that makes nothing durable any more."""
+    database, destination = run.pipeline.database, run.pipeline.destination
+    database.execute("INSERT INTO t VALUES (100)")
+    run.until(lambda: destination.position, "a durable position")
+    destination.flush_all = lambda durable=destination.position: durable
+    database.execute("INSERT INTO t VALUES (101)")
+    ask(folder)
+    run.until(lambda: len(destination.ids("t", "r")) == 27, "the rows")
+
+
 @CHANNELS
 def test_a_signal_whose_request_was_not_stored_comes_again(pipeline, database, kept, tmp_path):
     """Rows of another request that are not durable hold it back."""
     database.psql("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (7)")
     destination = pipeline.destination
     with pytest.raises(SinkError, match="is down"), pipeline.running(kept) as run:
-        database.execute("INSERT INTO t VALUES (100)")
-        run.until(lambda: destination.position, "a durable position")
-        destination.flush_all = lambda durable=destination.position: durable
-        database.execute("INSERT INTO t VALUES (101)")
-        ask(tmp_path)
-        run.until(lambda: len(destination.ids("t", "r")) == 27, "the rows")
+        rows_that_stay_in_memory(run, tmp_path)
         ask(tmp_path, "other", "public.u")
         run.until(lambda: len(run.notices.signals) == 2, "the signal")
         destination.before_write = raising(SinkError("the sink is down"))
@@ -292,19 +298,13 @@ def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path
 
 @CHANNELS
 def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
-    pipeline, database, kept, tmp_path
+    pipeline, kept, tmp_path
 ):
-    destination = pipeline.destination
     with pipeline.running(kept) as run:
-        database.execute("INSERT INTO t VALUES (100)")
-        run.until(lambda: destination.position, "a durable position")
-        destination.flush_all = lambda durable=destination.position: durable
-        database.execute("INSERT INTO t VALUES (101)")
-        ask(tmp_path)
-        run.until(lambda: len(destination.ids("t", "r")) == 27, "the rows")
+        rows_that_stay_in_memory(run, tmp_path)
         ask(tmp_path, "other")
         run.until(lambda: len(run.notices.signals) == 2, "the signal")
-        del destination.flush_all
+        del pipeline.destination.flush_all
         run.engine.stop()
     assert not list(tmp_path.glob("asks*"))
     ask(tmp_path, "other")

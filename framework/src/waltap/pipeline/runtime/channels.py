@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from typing import Protocol, TypeVar
 
 from waltap.base.plugin_errors import interrupts, part_of, usable
@@ -172,7 +173,7 @@ class PipelineChannels:
             assert isinstance(channel, ConfirmedChannel)
             if self._try(name, partial(_confirmed, channel)):
                 del self._unconfirmed[name]
-        actor.forget_signals({each for of in self._unconfirmed.values() for each in of})
+        actor.forget_signals({*chain.from_iterable(self._unconfirmed.values())})
 
     # --- notifications ------------------------------------------------------------------------
 
