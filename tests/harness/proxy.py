@@ -97,7 +97,10 @@ class Proxy:
                     continue
                 far.settimeout(None)
                 links = [link for link in self._links if not link.ended]
-                self._links = [*links, _Link(self, near, far, swallows=self._deaf)]
+                link = _Link(self, near, far, swallows=self._deaf)
+                # The link has to be listed before it passes anything: what it passes may cut it.
+                self._links = [*links, link]
+                threading.Thread(target=link.forward, name="link", daemon=True).start()
 
 
 class _Link:
@@ -108,7 +111,6 @@ class _Link:
         self.port: int = far.getsockname()[1]
         self.swallows = swallows
         self.endless = self.ended = False
-        threading.Thread(target=self._forward, name="link", daemon=True).start()
 
     def end(self) -> None:
         self.ended = True
@@ -116,7 +118,7 @@ class _Link:
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
 
-    def _forward(self) -> None:
+    def forward(self) -> None:
         near, far = self._ends
         other, heard_of = {near: far, far: near}, [near, far]
         with contextlib.suppress(OSError):
