@@ -63,10 +63,10 @@ class Proxy:
         """Make black holes of the links that there are: what comes goes nowhere. ``only``: of the one that the
         server sees come from this port; its end, as that of ``endless`` ones, is not passed on either.
         ``all_of_them``: and of later ones, until `pass_again`."""
+        self._deaf = all_of_them  # first: a link that is made now is among those, or sees it
         for link in list(self._links):
             if only in (None, link.port):
                 link.swallows, link.endless = True, endless or only is not None
-        self._deaf = all_of_them
 
     def pass_again(self) -> None:
         """Let connections that are made from now on pass."""
@@ -97,20 +97,19 @@ class Proxy:
                     continue
                 far.settimeout(None)
                 links = [link for link in self._links if not link.ended]
-                link = _Link(self, near, far, swallows=self._deaf)
+                link = _Link(self, near, far)
                 # The link has to be listed before it passes anything: what it passes may cut it.
                 self._links = [*links, link]
+                if self._deaf:
+                    link.swallows = True
                 threading.Thread(target=link.forward, name="link", daemon=True).start()
 
 
 class _Link:
-    def __init__(
-        self, proxy: Proxy, near: socket.socket, far: socket.socket, *, swallows: bool
-    ) -> None:
+    def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:
         self._proxy, self._ends = proxy, (near, far)
         self.port: int = far.getsockname()[1]
-        self.swallows = swallows
-        self.endless = self.ended = False
+        self.swallows = self.endless = self.ended = False
 
     def end(self) -> None:
         self.ended = True

@@ -336,8 +336,10 @@ def test_a_start_waits_for_a_locked_table_and_says_so(pipeline, mode):
         bystander.execute("BEGIN; INSERT INTO beside VALUES (1)")
         other.execute(f"BEGIN; LOCK TABLE t IN {mode} MODE".encode())
         with pipeline.running(ready=False) as run:
-            run.until(lambda: "WT-2026" in str(run.engine.status().last_failure), "the reason")
-            (query,) = queries(run.notices.failures[0][0].advice())
+            run.until(lambda: run.notices.failures, "the reason")
+            error = run.notices.failures[0][0]
+            assert error.code == "WT-2026"
+            (query,) = queries(error.advice())
             found = {pid for _ in range(100) for pid, _ in pipeline.database.execute(query)}
             assert found == {other.info.backend_pid}  # the start that tries again is not named
             bystander.execute("ROLLBACK")
@@ -380,8 +382,10 @@ def test_a_replica_identity_is_not_set_at_the_expense_of_others(pipeline):
     with connect() as reader, connect() as writer:
         reader.execute("BEGIN; SELECT FROM t")
         with pipeline.running(ready=False) as run:
-            run.until(lambda: "WT-2033" in str(run.engine.status().last_failure), "the reason")
-            (query,) = queries(run.notices.failures[0][0].advice())
+            run.until(lambda: run.notices.failures, "the reason")
+            error = run.notices.failures[0][0]
+            assert error.code == "WT-2033"
+            (query,) = queries(error.advice())
             assert [pid for pid, _ in pipeline.database.execute(query)] == [reader.info.backend_pid]
             writer.execute("SET statement_timeout = '100s'; INSERT INTO t VALUES (1)")
             reader.execute("COMMIT")

@@ -15,10 +15,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import psycopg
@@ -59,6 +59,7 @@ SETTINGS = {
 }
 
 Query = str | sql.SQL | sql.Composed
+Found = TypeVar("Found")
 
 PREFIX = "waltap-pg-"
 WAIT_SECONDS = 120.0
@@ -93,10 +94,14 @@ class Server:
         options.setdefault("connect_timeout", 60)
         return psycopg.connect(self.dsn(database), **options)
 
-    def execute(self, query: Query, database: str = "postgres") -> list[Any]:
+    def execute(self, query: Query, database: str = "postgres", *parameters: object) -> list[Any]:
         """Run ``query`` as on a connection of its own; return the rows of its last statement."""
-        with self.session_for(query, database) as connection:
-            return _rows(connection, query, ())
+
+        def run() -> list[Any]:
+            with self.session_for(query, database) as connection:
+                return _rows(connection, query, parameters)
+
+        return once_free(run)
 
     def session_for(
         self, query: Query, database: str
@@ -191,8 +196,7 @@ class Database:
         Without parameters it may hold several statements: they are one transaction unless they
         say otherwise.
         """
-        with self.server.session_for(query, self.name) as connection:
-            return _rows(connection, query, parameters)
+        return self.server.execute(query, self.name, *parameters)
 
     def run(self, *statements: str) -> None:
         """Run statements one after the other on one connection, each a transaction unless they say otherwise."""
@@ -264,9 +268,8 @@ class Database:
             time.sleep(0.02)
         with self.server.kept_session() as connection:
             _drop_slots(connection, self.name)
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
-            )
+            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+            once_free(lambda: connection.execute(drop.format(sql.Identifier(self.name))))
         return active
 
     def _active(self) -> list[str]:
@@ -617,6 +620,18 @@ def sweep() -> None:
             Cluster(
                 host="127.0.0.1", port=0, user="postgres", folder=folder, programs=Path()
             ).remove()
+
+
+def once_free(work: Callable[[], Found]) -> Found:
+    """Do ``work`` on a slot or a database: who has just left it may take seconds to be gone."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return work()
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def _rows(

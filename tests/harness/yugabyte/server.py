@@ -39,7 +39,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import psycopg
-from tests.harness.servers.postgres import Database
+from tests.harness.servers.postgres import Database, once_free
 from tests.harness.yugabyte.wire import (
     EPOCH_US,
     FIRST_LSN,
@@ -191,9 +191,13 @@ class Yugabyte:
 
     def execute(self, sql: str, *parameters: object) -> list[Any]:
         """Run SQL through the double."""
-        with self.connect() as connection:
-            cursor = connection.execute(sql.encode(), parameters or None)
-            return cursor.fetchall() if cursor.description else []
+
+        def run() -> list[Any]:
+            with self.connect() as connection:
+                cursor = connection.execute(sql.encode(), parameters or None)
+                return cursor.fetchall() if cursor.description else []
+
+        return once_free(run)
 
     def refresh(self) -> None:
         """Have slots follow their publications: what is committed to new members from now on is streamed."""
