@@ -109,7 +109,7 @@ class SlotAdvancer:
         lsn = reader.assembler.confirmable(reader.stream.idle_lsn())
         if lsn > stored.end_lsn:
             delivery.advance(partition, lsn)
-            self._confirm_one(reader, lsn)
+        self._confirm_one(reader, lsn)  # the flush after a signal's rows confirms nothing
         return True
 
     def _flushed(self) -> Positions:
@@ -135,9 +135,9 @@ class SlotAdvancer:
             self._held_back.pop(reader.partition, None)
             if lsn < wanted:
                 self._held_back[reader.partition] = wanted
-            if lsn <= self._confirmed.get(reader.partition, 0):
-                return
-            self._confirmed[reader.partition] = lsn
+        if lsn <= self._confirmed.get(reader.partition, 0):
+            return
+        self._confirmed[reader.partition] = lsn
         reader.stream.confirm(lsn)
         self._state.confirmed(partition, lsn)
 
