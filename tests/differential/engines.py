@@ -63,6 +63,10 @@ class Engine(abc.ABC):
     def wait_ready(self) -> None:
         self.wait(self._ready.exists, READY_SECONDS, "not ready")
 
+    def pause(self, database: Database, seconds: float, collapse: Sequence[str]) -> None:
+        """Give the engine the time that Debezium had for what is committed when the events were recorded."""
+        time.sleep(seconds)
+
     def finish(
         self, database: Database, expected: Sequence[Record] = (), collapse: Sequence[str] = ()
     ) -> None:
@@ -165,6 +169,7 @@ class Waltap(Engine):
 
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
         self._slot = properties["slot.name"]
+        self._came: Counter[str] = Counter()
         # confirm soon, so that the wait for it is short; neither changes an event
         prompt = {"offset.flush.interval.ms": "20", "status.update.interval.ms": "100"}
         super().__init__(folder, {**prompt, **properties})
@@ -180,9 +185,22 @@ class Waltap(Engine):
         ]
         return Command(words, self.folder, os.environ, log, log)
 
+    def pause(self, database: Database, seconds: float, collapse: Sequence[str]) -> None:
+        """Wait until everything is confirmed and for half of ``seconds`` no record came."""
+        timed = _timed(collapse)
+        self._wait_confirmed(database)
+        changed = time.monotonic()
+        while time.monotonic() - changed < seconds / 2:
+            time.sleep(POLL_SECONDS)
+            fresh = _counts(self.news(), timed)
+            self._came += fresh
+            if any(not timed.search(topic) for topic in fresh):
+                self._wait_confirmed(database)
+                changed = time.monotonic()
+
     def _end(self, database: Database, expected: Sequence[Record], collapse: Sequence[str]) -> None:
-        timed = re.compile("|".join(["heartbeat", *collapse]))
-        awaited = _counts(expected, timed)
+        timed = _timed(collapse)
+        awaited = _counts(expected, timed) - self._came
         changed = time.monotonic()
         while awaited and time.monotonic() - changed < QUIET_SECONDS:
             if self._process.poll() is not None:
@@ -191,6 +209,15 @@ class Waltap(Engine):
                 awaited -= _counts(fresh, timed)
                 changed = time.monotonic()
             time.sleep(POLL_SECONDS)
+        self._wait_confirmed(database)
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self.wait(
+            lambda: self._process.poll() is not None, FINISH_SECONDS, "did not stop on SIGTERM"
+        )
+
+    def _wait_confirmed(self, database: Database) -> None:
+        """Wait until the slot has confirmed everything that is written, or the engine has ended."""
         target = database.execute("SELECT pg_current_wal_lsn()")[0][0]
         query = (
             f"SELECT confirmed_flush_lsn >= '{target}' FROM pg_replication_slots"
@@ -203,11 +230,11 @@ class Waltap(Engine):
                 if row is not None and row[0]:
                     break
                 time.sleep(POLL_SECONDS)
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        self.wait(
-            lambda: self._process.poll() is not None, FINISH_SECONDS, "did not stop on SIGTERM"
-        )
+
+
+def _timed(collapse: Sequence[str]) -> re.Pattern[str]:
+    """Return the pattern of topics whose number of records depends on time."""
+    return re.compile("|".join(["heartbeat", *collapse]))
 
 
 def _counts(records: Sequence[Record], timed: re.Pattern[str]) -> Counter[str]:
