@@ -331,6 +331,10 @@ def _snapshot_reasons(
     found = []
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
     unsent = set(table.hidden).difference(table.source_columns)
+    # rows may be stored with the column of its name that a former table had, as null
+    stored = table.columns.keys() & {*table.stored_table.columns}.union(
+        *(part.columns for part in table.base)
+    )
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:
@@ -355,10 +359,10 @@ def _snapshot_reasons(
             and (group.streamed or not column.generated)
         ):
             found.append(f"{column.name} was not captured before")
-        elif (
-            column.name not in table.columns
-            and column.missing is None
-            and (column.default or column.nullable is False)
+        elif (table.source or column.name not in table.columns) and (
+            column.name in stored
+            if column.missing is not None
+            else column.default or column.nullable is False
         ):
             found.append(f"{column.name} was added with a default that older rows have")
     return found
