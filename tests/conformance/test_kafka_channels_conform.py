@@ -110,7 +110,7 @@ def received(channel: Any, count: int = 1) -> list[str]:
 
     def came() -> bool:
         with suppress(KafkaSignalTopicMissing):  # while the brokers hear of a new topic
-            found.extend(signal.identifier for signal in channel.poll())
+            found.extend(signal.identifier for signal in channel.poll() or ())
             channel.confirm()
         return len(found) >= count
 
@@ -144,8 +144,8 @@ def test_signals_of_a_transactional_producer_are_waited_for_no_longer_than_other
 class LostAnswer:
     """A consumer whose first commit is carried out, and reported as lost."""
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer, self._lost = consumer, False
+    def __init__(self, consumer: Consumer, code: int) -> None:
+        self._consumer, self._code, self._lost = consumer, code, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
@@ -154,18 +154,19 @@ class LostAnswer:
         self._consumer.commit(**given)
         if not self._lost:
             self._lost = True
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the link is gone"))
+            raise KafkaException(KafkaError(self._code, "the link is gone"))
 
 
-def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka):
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR])
+def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka, code):
     prefix, topic = signal_topic(kafka)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
-    channel._consumer = LostAnswer(channel._consumer)
+    channel._consumer = LostAnswer(channel._consumer, code)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, signal_value("1"), prefix)
     assert producer.flush(WAIT_SECONDS) == 0
     assert [signal.identifier for signal in channel.poll()] == ["1"]
-    with pytest.raises(KafkaUnreachable, match="the link is gone"):
+    with pytest.raises(SinkError, match="the link is gone"):
         channel.confirm()
     assert channel.poll() == []
     channel.close()

@@ -5,8 +5,6 @@ Their records have Debezium's form.
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import orjson
@@ -32,6 +30,8 @@ log = logging.getLogger(__name__)
 
 SIGNALS: Final = "signal.consumer."
 PARTITION: Final = 0
+# The client has these codes for brokers that are away, too.
+PERHAPS_MISSING: Final = MISSING | {KafkaError._UNKNOWN_PARTITION}
 ASK_S: Final = 2.0
 # How long a poll waits for records that exist.
 READ_S: Final = 10.0
@@ -65,60 +65,50 @@ class KafkaSignals:
         # Ids of the topic and its cluster.
         self._topic_id = self._cluster = ""
         self._at: int | None = None
-        # Whether the commit of `_at` has no answer yet.
-        self._uncommitted = False
 
-    def poll(self) -> list[Signal]:
-        """Return the signals that have arrived. Raises: SinkError."""
+    def poll(self) -> list[Signal] | None:
+        """Return the new signals, None after a passing failure. Raises: SinkError."""
         consumer = self._consumer
         if consumer is None:
             return []
-        signals: list[Signal] = []
-        with self._failures(consumer):
-            if self._uncommitted:
-                self._commit(consumer)
-            messages = self._read(consumer)
+        try:
+            messages, moved = self._read(consumer)
             signals = [found for each in messages if (found := self._signal(each)) is not None]
-            if self._uncommitted and not signals:
+            if moved and not signals:
                 self._commit(consumer)
-            self._uncommitted = False
-            self._clients.watch.passed()
+        except KafkaException as raised:
+            error = self._failure(consumer, raised)
+            if kafka_error(raised).code() in PASSING | PERHAPS_MISSING:
+                return None
+            raise error from raised
+        self._clients.watch.passed()
         return signals
 
     def confirm(self) -> None:
-        """Commit the offset of the last poll, or let the next poll do that.
-
-        Raises: SinkError.
-        """
+        """Commit the offset of the last poll. Raises: SinkError."""
         consumer = self._consumer
         if consumer is not None:
-            self._uncommitted = True
-            with self._failures(consumer):
+            try:
                 self._commit(consumer)
+            except KafkaException as raised:
+                raise self._failure(consumer, raised) from raised
 
     def _commit(self, consumer: Consumer) -> None:
         # Ids may have a slash, and no space.
         origin = f"{self._cluster} {self._topic_id}" if self._topic_id else ""
         done = TopicPartition(self._topic, PARTITION, self._at or 0, origin)
         consumer.commit(offsets=[done], asynchronous=False)
-        self._uncommitted = False
 
-    @contextmanager
-    def _failures(self, consumer: Consumer) -> Iterator[None]:
-        """Pass over failures that the next call may not see. Raises: SinkError of others."""
-        try:
-            yield
-        except KafkaException as raised:
-            code = kafka_error(raised).code()
-            # The client has this code for brokers that are away, too.
-            if code in MISSING or code == KafkaError._UNKNOWN_PARTITION:
-                self._require_topic(consumer)
-            elif code not in PASSING:
-                # Before the first record a poll only gives the reason why no coordinator answers.
-                first = consumer.poll(0) if self._at is None else None
-                if first is not None and (refused := first.error()) is not None:
-                    raised = KafkaException(refused)
-                raise self._clients.failure(raised, self._topic) from raised
+    def _failure(self, consumer: Consumer, raised: KafkaException) -> SinkError:
+        code = kafka_error(raised).code()
+        if code in PERHAPS_MISSING:
+            self._require_topic(consumer)
+        elif code not in PASSING and self._at is None:
+            # Before the first record a poll only gives the reason why no coordinator answers.
+            first = consumer.poll(0)
+            if first is not None and (refused := first.error()) is not None:
+                raised = KafkaException(refused)
+        return self._clients.failure(raised, self._topic)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -141,10 +131,10 @@ class KafkaSignals:
                 f"topic {self._topic}, for signals, does not exist", topic=self._topic
             )
 
-    def _read(self, consumer: Consumer) -> list[Message]:
+    def _read(self, consumer: Consumer) -> tuple[list[Message], bool]:
         """Return the records that arrive in time, up to the end of the topic.
 
-        Sets whether there is something to commit. Raises: KafkaException.
+        Also return whether there is something to commit. Raises: KafkaException.
         """
         partition = TopicPartition(self._topic, PARTITION)
         first, end = consumer.get_watermark_offsets(partition, ASK_S)
@@ -185,8 +175,7 @@ class KafkaSignals:
         # A record may have come since the question about the end.
         more_s = self._properties.poll_timeout_ms / 1000 if found else 0
         self._take(consumer.poll(min(ASK_S, more_s)), found)
-        self._uncommitted = self._at != at
-        return found
+        return found, self._at != at
 
     def _take(self, message: Message | None, found: list[Message]) -> None:
         """Add a record to ``found`` and advance. Raises: KafkaException."""

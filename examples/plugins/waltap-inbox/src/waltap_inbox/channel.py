@@ -1,7 +1,7 @@
 """Signals from a file: one JSON object with id, type and data per line.
 
-The rules that the tests check: poll does not wait; each signal comes once, in order; what is no
-signal is left out.
+The rules that the tests check: poll does not wait; signals come in order, until they are confirmed;
+what is no signal is left out.
 """
 
 import json
@@ -21,22 +21,28 @@ class InboxProperties(Properties):
 
 
 class InboxChannel:
-    """Reads the file and empties it."""
+    """Takes the file away, and deletes it when waltap has stored its signals."""
 
     def __init__(self, properties: InboxProperties) -> None:
         self._path = properties.path
         self._taken = self._path.with_name(self._path.name + ".taken")
 
     def poll(self) -> list[Signal]:
-        """Return the signals that have arrived, each once."""
+        """Return the signals that have arrived; after a crash they come again."""
         try:
             if not self._taken.exists():  # else a run that died left it
                 self._path.rename(self._taken)  # who appends from now on makes a new file
         except FileNotFoundError:
             return []
         lines = self._taken.read_bytes().splitlines()
-        self._taken.unlink()
-        return [signal for signal in map(_parsed, lines) if signal is not None]
+        found = [signal for signal in map(_parsed, lines) if signal is not None]
+        if not found:
+            self.confirm()
+        return found
+
+    def confirm(self) -> None:
+        """Forget the signals of the last poll."""
+        self._taken.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -219,9 +219,9 @@ class Engine:
         """Send a signal of type ``kind`` (``execute-snapshot``, ``log``, …).
 
         It acts as a row of the signal table; ``data`` is an object or JSON text. Any thread may call,
-        before and during `run`. The future has the answer when streaming continues: signals wait during
-        the initial snapshot. It is done at the end of the run at the latest. A wait for it in the engine's
-        own thread (a sink, an observer) never ends.
+        before and during `run`. The future has the answer when streaming continues and the request is
+        stored: signals wait during the initial snapshot. It is done at the end of the run at the latest.
+        A wait for it in the engine's own thread (a sink, an observer) never ends.
         """
         text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
         made = identifier or new_identifier(self._run.state.chance)

@@ -253,6 +253,8 @@ class StreamLoop:
                     self._confirmation.last()
                     raise
                 self._confirmation.last()
+                if state.leadership.held:
+                    self._run.channels.confirm()
                 if not (state.cut or self._merge) and state.leadership.held:
                     with suppress(ConnectionLost):
                         self._confirmation.idle()
@@ -286,7 +288,6 @@ class StreamLoop:
         self._pull(signals)
         delivery.drain()
         delivery.keep_signals()
-        self._run.channels.confirm()
         new_tables.save_known()
 
     def _pull(self, signals: SignalStage) -> None:

@@ -2,11 +2,11 @@
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Protocol, TypeVar
 
 from waltap.base.plugin_errors import interrupts, part_of, usable
@@ -53,10 +53,39 @@ class SignalActor(Protocol):
         """Forget all signals but these fingerprints: a channel may repeat them."""
 
 
+@dataclass(slots=True, eq=False)
+class PendingSignal:
+    """A signal until it is stored and its channel has forgotten it."""
+
+    # "": it was sent to the inbox
+    channel: str
+    signal: Signal
+    # waits for the answer
+    asked: Future[SignalAnswer] | None = None
+    acted: bool = False
+    reason: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return not self.reason or isinstance(self.reason, PartlyIgnored)
+
+    @property
+    def must_be_stored(self) -> bool:
+        """Return whether a crash before the next store would lose a request."""
+        return self.acted and self.accepted and self.signal.kind in SNAPSHOTS
+
+    def answer(self) -> None:
+        """Answer who asked, unless that was done."""
+        asked, self.asked = self.asked, None
+        if asked is not None and begun(asked):
+            identifier, reason = self.signal.identifier, str(self.reason)
+            asked.set_result(SignalAnswer(identifier, accepted=self.accepted, reason=reason))
+
+
 class PipelineChannels:
     """Poll the signal channels of a profile, and send its notifications.
 
-    The channels last over the reconnects of a run, as do polled signals without an answer. A failing
+    The channels last over the reconnects of a run, as do signals that are not stored. A failing
     channel does not end the run: a new failure is logged. ``inbox`` takes signals from any thread;
     ``listeners`` get each notification, too. ``pending`` holds the notifications for the sink's records.
     """
@@ -72,14 +101,11 @@ class PipelineChannels:
         self.inbox = EngineInbox[Signal, SignalAnswer](
             lambda signal, why: SignalAnswer(signal.identifier, accepted=False, reason=why)
         )
-        self._waiting: deque[tuple[Signal, Future[SignalAnswer] | None]] = deque()
+        # In the order of their coming.
+        self._pending: list[PendingSignal] = []
         self._actor: SignalActor | None = None
-        # Signals that were acted on and may not be stored.
-        self._acted: list[Signal] = []
-        # Fingerprints of the signals that a channel repeats after a crash.
-        self._unconfirmed: dict[str, list[str]] = {}
-        # Of signals that a run before acted on, and whose channel may not know it.
-        self._known: list[str] = []
+        # By channel without a successful poll: fingerprints of the signals that a run before acted on.
+        self._known: dict[str, list[str]] = {}
         self._warned: dict[str, str] = {}
         self._lost = 0
         self._sending = threading.RLock()  # the slot monitor's thread sends, too
@@ -95,16 +121,16 @@ class PipelineChannels:
             self._notifications[sent.spec.name] = part_of(
                 sent.spec.factory, NotificationChannel, sent.properties
             )
-        # Another process may have led since the last time.
-        self._polled, self._acted, self._unconfirmed = None, [], {}
+        self._polled = None  # another process may have led since the last time
 
     def close(self) -> None:
         """Close the channels, and answer waiting signals; may be called twice."""
         ended = "the pipeline has ended"
         self.inbox.close(ended)
-        while self._waiting:
-            signal, asked = self._waiting.popleft()
-            _answer(signal, asked, ended)
+        for pending in self._pending:
+            pending.reason = ended
+            pending.answer()
+        self._pending = []
         for name, signals in self._signals.items():
             self._try(name, signals.close)
         with self._sending:
@@ -121,59 +147,73 @@ class PipelineChannels:
         """
         self._actor = actor
         if self._polled is None:
-            self._known = [*stored]
-        lost = [each for each in self._acted if each.fingerprint not in stored]
-        self._acted = [each for each in self._acted if each.fingerprint in stored]
-        again = [(signal, None) for signal in lost if signal.kind in SNAPSHOTS]
-        self._waiting.extendleft(reversed(again))
+            self._known = {name: [*stored] for name in self._signals}
+        left = Counter(stored)
+        for pending in filter(lambda each: each.must_be_stored, self._pending):
+            left[pending.signal.fingerprint] -= 1
+            pending.acted = left[pending.signal.fingerprint] >= 0
 
     def poll_if_due(self, now: float) -> None:
         """Process waiting signals in order, and poll each channel once a period.
 
-        The inbox is polled at every call. A signal that cannot be read now waits for the next
-        connection.
+        The inbox is polled at every call, a channel once its last signals are confirmed. A signal that
+        cannot be read now waits for the next connection.
         """
         actor = self._actor
         assert actor is not None
         while (given := self.inbox.take()) is not None:
-            self._waiting.append(given)
+            signal, future = given
+            self._pending.append(PendingSignal("", signal, future))
         period_s = self._state.profile.engine.signal_poll_interval_ms / 1000
         due = self._polled is None or now - self._polled >= period_s
         if due:
             self._polled = now
+            unconfirmed = {pending.channel for pending in self._pending}
             for name, channel in self._signals.items():
-                if name in self._unconfirmed:
-                    continue
-                polled = self._try(name, partial(_polled, channel))
-                self._waiting.extend((signal, None) for signal in polled or ())
-                if polled and isinstance(channel, ConfirmedChannel):
-                    self._unconfirmed[name] = [signal.fingerprint for signal in polled]
-        if not (due or self._waiting):
+                if name not in unconfirmed:
+                    self._poll(name, channel)
+        if not (due or self._pending):
             return
-        while self._waiting:
-            signal, asked = self._waiting[0]
-            if asked is None and signal.fingerprint in self._known:
-                self._known.remove(signal.fingerprint)
+        for pending in [each for each in self._pending if not each.acted]:
+            due, asked = True, pending.asked
+            if asked is not None and not begun(asked):
+                self._pending.remove(pending)
+                continue
+            pending.reason = actor.take(pending.signal, explain=asked is not None)
+            pending.acted = True
+            if not pending.must_be_stored:
+                pending.answer()
+        if due or any(pending.asked for pending in self._pending):
+            self.confirm()
+
+    def _poll(self, name: str, channel: SignalChannel) -> None:
+        polled = self._try(name, partial(_polled, channel))
+        if polled is None:
+            return
+        known = self._known.pop(name, [])
+        for signal in polled:
+            acted = signal.fingerprint in known
+            if acted:
+                known.remove(signal.fingerprint)
                 log.info("signal %s is known: a run before acted on it", cut(signal.identifier))
-            elif asked is None or begun(asked):
-                _answer(signal, asked, actor.take(signal, explain=asked is not None))
-                self._acted.append(signal)
-            self._waiting.popleft()
-        self._known = []
-        self.confirm()
+            self._pending.append(PendingSignal(name, signal, acted=acted))
 
     def confirm(self) -> None:
-        """Confirm the channels if their signals are stored, and forget those signals."""
-        actor = self._actor
-        if actor is None or not actor.has_stored(self._acted):
+        """Answer and confirm the signals if they are stored, then forget them."""
+        actor, pending = self._actor, self._pending
+        asking = [each.signal for each in pending if each.must_be_stored]
+        if actor is None or not actor.has_stored(asking):
             return
-        self._acted = []
-        for name in [*self._unconfirmed]:
-            channel = self._signals[name]
-            assert isinstance(channel, ConfirmedChannel)
-            if self._try(name, partial(_confirmed, channel)):
-                del self._unconfirmed[name]
-        actor.forget_signals({*chain.from_iterable(self._unconfirmed.values())})
+        for each in pending:
+            each.answer()
+        for name in {each.channel for each in pending}:
+            channel = self._signals.get(name)
+            if not isinstance(channel, ConfirmedChannel) or self._try(
+                name, partial(_confirmed, channel)
+            ):
+                self._pending = [each for each in self._pending if each.channel != name]
+        repeated = {each.signal.fingerprint for each in self._pending}
+        actor.forget_signals(repeated.union(*self._known.values()))
 
     # --- notifications ------------------------------------------------------------------------
 
@@ -238,9 +278,11 @@ class PipelineChannels:
         return answer
 
 
-def _polled(channel: SignalChannel) -> list[Signal]:
+def _polled(channel: SignalChannel) -> list[Signal] | None:
     given = usable(channel.poll(), (Iterable, type(None)), channel, "poll")
-    signals = [usable(signal, Signal, channel, "poll") for signal in given or ()]
+    if given is None:
+        return None
+    signals = [usable(signal, Signal, channel, "poll") for signal in given]
     for signal in signals:
         for text in (signal.identifier, signal.kind, signal.data):
             usable(text, str, channel, "poll")
@@ -255,9 +297,3 @@ def _confirmed(channel: ConfirmedChannel) -> bool:
 def _sent(channel: NotificationChannel, notification: Notification) -> bool:
     channel.send(notification)
     return True
-
-
-def _answer(signal: Signal, asked: "Future[SignalAnswer] | None", why: str) -> None:
-    if asked is not None and begun(asked):
-        accepted = not why or isinstance(why, PartlyIgnored)
-        asked.set_result(SignalAnswer(signal.identifier, accepted=accepted, reason=str(why)))

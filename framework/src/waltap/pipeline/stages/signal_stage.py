@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -148,8 +149,8 @@ class SignalStage:
         """Return whether a later run knows these signals and their requests."""
         if self._watcher is None or not self._delivery.promises:
             return True
-        acted = self._delivery.offset.signals.get("acted", ())
-        return {signal.fingerprint for signal in signals} <= set(msgspec.convert(acted, list[str]))
+        acted = msgspec.convert(self._delivery.offset.signals.get("acted", ()), list[str])
+        return Counter(signal.fingerprint for signal in signals) <= Counter(acted)
 
     def forget_signals(self, repeated: Collection[str]) -> None:
         """Forget all signals but these fingerprints: a channel may repeat them."""

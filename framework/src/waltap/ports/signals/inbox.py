@@ -25,7 +25,7 @@ class SignalAnswer(msgspec.Struct, frozen=True):
     """The outcome of one signal."""
 
     identifier: str
-    # whether the engine accepted the signal; its work is done or in progress
+    # whether the engine accepted the signal, and has stored its request
     accepted: bool
     # why the engine ignored the signal, or a part of it
     reason: str = ""

@@ -201,12 +201,12 @@ class SignalChannel(Protocol):
     The engine's thread polls it between batches, every ``signal.poll.interval.ms``.
     """
 
-    def poll(self) -> list[Signal]:
-        """Return the new signals in order, without waiting.
+    def poll(self) -> list[Signal] | None:
+        """Return the new signals in order, without waiting; None while it cannot look.
 
-        Each signal comes once; in a `ConfirmedChannel` until it is confirmed. The channel logs and skips
-        invalid signals, because a misspelled signal must not stop a pipeline. Raises: WaltapError when
-        the channel itself is gone.
+        Each signal comes once, so that a crash may lose it; in a `ConfirmedChannel` until it is
+        confirmed. The channel logs and skips invalid signals, because a misspelled signal must not stop
+        a pipeline. Raises: WaltapError when the channel itself is gone.
         """
 
     def close(self) -> None:
