@@ -13,6 +13,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -24,6 +25,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from tests.harness.pipeline import until
 
 WAIT_SECONDS = 120.0
 
@@ -40,15 +42,17 @@ def allow(
     bootstrap: str, user: str, kind: ResourceType, name: str, *operations: AclOperation
 ) -> None:
     """Give ``user`` rights to one topic, group or transactional id."""
-    rights = [
-        AclBinding(
-            kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", each, AclPermissionType.ALLOW
-        )
-        for each in operations
-    ]  # fmt: skip
+    place, who, may = (
+        (kind, name, ResourcePatternType.LITERAL),
+        (f"User:{user}", "*"),
+        AclPermissionType.ALLOW,
+    )
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for done in admin.create_acls(rights).values():
+    for done in admin.create_acls([AclBinding(*place, *who, o, may) for o in operations]).values():
         done.result(WAIT_SECONDS)
+    for operation in operations:  # the controller has answered: the broker itself takes note later
+        filtered = AclBindingFilter(*place, *who, operation, may)
+        until(lambda f=filtered: admin.describe_acls(f).result(WAIT_SECONDS), "the right")
 
 
 def limit(bootstrap: str, size: int, *topics: str) -> None:

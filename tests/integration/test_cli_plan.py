@@ -229,7 +229,7 @@ def test_the_command_says_which_tables_have_no_key_and_what_reads_them(pipeline)
             1,
             True,
         )
-        lacking = pipeline.command("snapshot", "FILE", "public.t", "--key", "nope")
+        lacking = pipeline.command("snapshot", "FILE", "public.t", "--key", "nope", "--wait", "120")
         assert (lacking.returncode, "no column 'nope'" in lacking.stderr) == (1, True)
         both = pipeline.command(*read, "public.t", "public.missing")
         assert (both.returncode, "was accepted in part: " in both.stderr) == (1, True)

@@ -318,7 +318,7 @@ def test_a_password_that_is_changed_while_it_streams_is_found(
         run.until(lambda: gone in codes(run), "the file to be missed")
         token.write_text("of today\n")
         database.execute("INSERT INTO t VALUES (2)")
-        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row", 60.0)
+        run.until(lambda: pipeline.destination.ids("t") == [1, 2], "the second row")
     reported = " ".join(str(error) for error, _ in run.notices.failures)
     assert "of yesterday" not in reported
     assert "of today" not in reported

@@ -288,7 +288,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting(cluster, tmp_path):
 # --- waits end with a stop, wherever the thread waits --------------------------------------------------
 
 
-STOP_S = 30.0
+STOP_S = 55.0
 
 
 def waits(database: Database, role: str, *, event: str = "Lock") -> Callable[[], bool]:
