@@ -278,9 +278,9 @@ def _pipeline(folder: Path) -> str:
     spec.write_text(text.replace("public.orders", "public.people"))
     command = Path(sys.executable).with_name("spark-pipelines"), "run", "--spec", spec
     variables = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = run_program(*command, cwd=copy, env=os.environ | variables)
-    return done.stdout + done.stderr
+    done = patiently(lambda: run_program(*command, cwd=copy, env=os.environ | variables))
+    return str(done.stdout + done.stderr)
 
 
 def _run(name: str, *arguments: object) -> str:
-    return run_program(sys.executable, EXAMPLES / name, *arguments).stdout
+    return str(patiently(lambda: run_program(sys.executable, EXAMPLES / name, *arguments)).stdout)
