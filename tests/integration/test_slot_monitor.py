@@ -302,6 +302,9 @@ def test_the_limit_of_the_server_is_predicted(pipeline, database):
         fill(database, 20)
         watched.until(lambda h: h.limit_kind == "slot" and h.level == "warned", "the warning")
         watched.free.set()
+    assert "slot limits" not in pipeline.doctor()
+    fill(database, 60)
+    assert "the next checkpoint" in pipeline.doctor()["slot limits"].found
 
 
 def test_orphans_are_on_the_status(pipeline, database):

@@ -81,7 +81,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     """
     offset = stages.store.load()
     runs = not locked and running(stages.profile.state_dir) is not None
-    found = [_state(stages, locked=locked), *_of_sink(stages)]
+    found = [_state(stages, locked=locked), *_of_log_file(stages.profile), *_of_sink(stages)]
     for branch in stages.branches:
         found += _of_branch(stages, branch)
     found += _of_notifications(stages)
@@ -183,6 +183,18 @@ def _state(stages: PipelineStages, *, locked: bool) -> PreflightCheck:
     if cause is not None:
         return PreflightCheck.failed("state folder", unusable(folder, cause))
     return PreflightCheck.ok("state folder", str(folder))
+
+
+def _of_log_file(profile: Profile) -> Iterator[PreflightCheck]:
+    path = profile.engine.log_file
+    cause = None if path is None else refusal(path, folder=False)
+    if path is not None and (cause is not None or not path.parent.is_dir()):
+        yield PreflightCheck(
+            name="log file",
+            verdict="error",
+            found=f"{path}: {cause.strerror if cause else 'its folder does not exist'}",
+            remedy="name a file in waltap.log.file that can be written",
+        )
 
 
 def _interrupted(

@@ -178,7 +178,12 @@ class PreflightChecks:
             else self._privileges(service, may_replicate=replication or granted),
             output_plugin(settings, self._decoder.output_plugin),
             *self._decoding(),
-            *slot_limits(settings, service, limits_wal=self.context.limits_wal),
+            *slot_limits(
+                settings,
+                service,
+                limits_wal=self.context.limits_wal,
+                wal_status=decision.slot.wal_status if decision and decision.slot else "",
+            ),
             *writer_delay(settings, [name for (name,) in self.catalogue.query(LAZY_SQL)]),
             *(service.checks() if service is not None else ()),
             *(standby(self.server.version_num, self._primary()) if in_recovery else ()),

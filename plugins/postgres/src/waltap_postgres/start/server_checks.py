@@ -225,12 +225,16 @@ def _set(hosting: HostedService | None, setting: str) -> str:
 
 
 def slot_limits(
-    settings: dict[str, str], hosting: HostedService | None, *, limits_wal: bool
+    settings: dict[str, str],
+    hosting: HostedService | None,
+    *,
+    limits_wal: bool,
+    wal_status: str = "",
 ) -> Iterator[PreflightCheck]:
     """Check the server's limits for slots without a reader.
 
     The server may invalidate such a slot, or nothing keeps the slot from filling the disk.
-    ``limits_wal``: the profile limits the slot's WAL.
+    ``limits_wal``: the profile limits the slot's WAL. ``wal_status``: as in `SlotStatus`.
     """
     idle = int(settings.get("idle_replication_slot_timeout", "0"))
     # -1 is no limit; servers before 13 do not have the setting.
@@ -244,6 +248,14 @@ def slot_limits(
         )
     if keep >= 0:
         bound = size(keep << 20)
+        if wal_status == "unreserved":
+            yield PreflightCheck.warning(
+                "slot limits",
+                f"the slot keeps more WAL than max_slot_wal_keep_size, {bound}: the next checkpoint "
+                "may invalidate it",
+                f"Until the pipeline has caught up: {_set(hosting, 'max_slot_wal_keep_size = -1')}",
+            )
+            return
         text = f"max_slot_wal_keep_size is {bound}: a slot that keeps more WAL is invalidated"
         yield PreflightCheck.ok("slot limits", text)
     elif not limits_wal and "max_slot_wal_keep_size" in settings:
