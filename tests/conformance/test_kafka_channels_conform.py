@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tests.harness.http_receiver import notification_of
-from tests.harness.kafka import WAIT_SECONDS, allow, create, read_all
+from tests.harness.kafka import WAIT_SECONDS, allow, create, partitions, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 
@@ -312,6 +312,7 @@ def test_a_topic_of_signals_with_more_partitions_is_reported_once(kafka, caplog)
     channel.close()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_SECONDS)
+    until(lambda: partitions(kafka.bootstrap, topic) == 3, "the broker to hear of them")
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     for _ in range(2):
         assert channel.poll() == []

@@ -36,6 +36,8 @@ def create(bootstrap: str, *topics: NewTopic) -> None:
     made = admin.create_topics(list(topics), operation_timeout=60, request_timeout=WAIT_SECONDS)
     for future in made.values():
         future.result(WAIT_SECONDS)
+    # the controller has answered: brokers hear of it later
+    until(lambda: set(made) <= set(admin.list_topics(timeout=WAIT_SECONDS).topics), "the topics")
 
 
 def allow(
@@ -50,7 +52,7 @@ def allow(
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.create_acls([AclBinding(*place, *who, o, may) for o in operations]).values():
         done.result(WAIT_SECONDS)
-    for operation in operations:  # the controller has answered: the broker itself takes note later
+    for operation in operations:  # the broker itself takes note later, too
         filtered = AclBindingFilter(*place, *who, operation, may)
         until(lambda f=filtered: admin.describe_acls(f).result(WAIT_SECONDS), "the right")
 
