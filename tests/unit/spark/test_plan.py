@@ -31,7 +31,7 @@ from waltap_spark.apply.snapshot_splits import (
 )
 from waltap_spark.config.properties import SparkProperties
 from waltap_spark.driver.batch_size import ENTRY, LEAST, SCHEMA, AdaptiveBatchSize
-from waltap_spark.planning.plan import SegmentGroup, doubles, plan
+from waltap_spark.planning.plan import SegmentGroup, apply_added_key, doubles, plan
 from waltap_spark.state.output import BasePart, StagedSegment, TableState
 
 
@@ -124,6 +124,15 @@ def test_a_snapshot_waits_until_it_is_complete_and_then_replaces():
     rest = [manifest(entry("b", snapshot_id=1, complete=True)), manifest(entry("new"))]
     assert groups(rest, *first.staged) == [(True, "a b"), (False, "new")]
     assert groups([manifest(ends=1)], *first.staged) == [(True, "a")]
+
+
+@pytest.mark.parametrize(("oid", "key"), [(0, ("id",)), (1, ())])
+def test_a_truncate_of_a_topic_has_the_key_of_its_table(oid, key):
+    """A feed that just started may not know it; a table of a server has its own."""
+    table = TableState(schema="s", table="t", key=("id",))
+    groups = plan([manifest(entry(oid=oid, key=(), operations={"t": 1}))], {})["s.t"].groups
+    apply_added_key(table, groups)
+    assert groups[0].key == key
 
 
 @pytest.mark.parametrize(

@@ -543,7 +543,7 @@ class OutputApplier:
         if not table.columns:  # no row is stored yet
             table = replace(table, place=self._options.places.of(table.schema, table.table))
             table = replace(table, mode=self._options.modes.of(table.target_name))
-        apply_added_key(table.mode, found.groups)
+        apply_added_key(table, found.groups)
         suited = self._sessions.get()
         try:
             make_active(suited.session)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from waltap.errors import WaltapError
 from waltap_sinks.changelog.manifest import ColumnEntry, LogPosition, Manifest, Segment, TableEntry
 from waltap_spark.planning.table_renames import Name, entry_id, joined
-from waltap_spark.state.modes import TableMode, unfit
+from waltap_spark.state.modes import unfit
 from waltap_spark.state.output import BasePart, ChangeSet, EntryId, StagedSegment, TableState
 
 MISSED = "it was not captured for a while, and rows may have gone or got another key meanwhile"
@@ -363,17 +363,22 @@ def _group(entry: TableEntry, epoch: int) -> SegmentGroup:
 ADDS: Final = frozenset("crt")
 
 
-def apply_added_key(mode: TableMode, groups: Sequence[SegmentGroup]) -> None:
-    """Apply a later key to earlier groups without one.
+def apply_added_key(table: TableState, groups: Sequence[SegmentGroup]) -> None:
+    """Apply a later key of ``table`` to earlier groups without one.
 
     Groups whose mode works without a key stay as they are. A group without the key's columns adds
     no rows (`SegmentGroup.lost`).
     """
+    key = table.key
+    for group in groups:
+        if not (group.key or group.oid) and set(group.operations) == {"t"}:
+            group.key = key  # the event of a truncate has none
+        key = group.key
     later: SegmentGroup | None = None
     for group in reversed(groups):
         if group.key:
             later = group
-        elif later is not None and unfit(mode, (), ()) and not group.lost:
+        elif later is not None and unfit(table.mode, (), ()) and not group.lost:
             _take(group, later)
 
 
