@@ -136,7 +136,7 @@ class ExternalSnapshots:
         """
 
         def replaced(rows: DataFrame) -> TableState:
-            named = with_names(rows, group.called) if group.called else rows
+            named = with_names(rows, group.called)
             read, files = (lambda: with_epoch(named, group.epoch)), self._log.store
             done = kind.replace(commit, table, GroupRows(group=group, read=read, files=files))
             return msgspec.structs.replace(done, rows_of_splits=group.rows)

@@ -128,7 +128,9 @@ def widened(
             # `_unchanged` has the file's names and needs the table's
             called[stored] = name
     columns += [
-        unchanged_as(called) if name == "_unchanged" and called else column_of(name)
+        F.expr(unchanged_as(called)).alias(name)
+        if name == "_unchanged" and called
+        else column_of(name)
         for name in rest
     ]
     return frame.select(*columns)

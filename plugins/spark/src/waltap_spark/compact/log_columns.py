@@ -41,7 +41,7 @@ def logged(
     paths = group.converted or [address(store, path) for path in group.segments]
     rows = reader.parquet(*(paths[:1] if first else paths))
     # `_epoch` is no column of the segments: `with_epoch` adds it.
-    return with_names(rows, group.called) if group.called else rows
+    return with_names(rows, group.called)
 
 
 def stored_as(group: SegmentGroup, types: dict[str, str]) -> dict[str, str]:

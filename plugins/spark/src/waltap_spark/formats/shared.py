@@ -18,8 +18,8 @@ from waltap_spark.config.shared_targets import union_columns
 from waltap_spark.errors import FormatLimit, SourcesDiffer
 from waltap_spark.formats.stepwise import RACES, ROWS, StepwiseFormat, stored_columns, whats
 from waltap_spark.formats.table_format import What
-from waltap_spark.formats.work import TableWriter, inserted, of, selected, unsent_as
-from waltap_spark.schema.expression import column_of, literal, quoted, temp
+from waltap_spark.formats.work import TableWriter, inserted, of, selected
+from waltap_spark.schema.expression import column_of, literal, quoted, temp, unchanged_as
 from waltap_spark.schema.schema import (
     common_type,
     fitted_to,
@@ -210,7 +210,7 @@ class SharedWork(TableWriter):
             values = dict.fromkeys((*lost, *renames), "NULL")
             values |= {new: f"CAST({quoted(old)} AS {types[new]})" for old, new in renames.items()}
             if what == "changes" and renames:
-                values["_unchanged"] = unsent_as(renames)
+                values["_unchanged"] = unchanged_as(renames)
             self.update(what, values)
 
         self.take(what, action, of("move", (*renames, *lost)))

@@ -12,7 +12,16 @@ from waltap_spark.formats.small_files.rows import Action
 from waltap_spark.formats.stepwise import KIND, ROWS, ReplaceRows, StepwiseFormat, whats
 from waltap_spark.formats.table_format import CommitContext, What
 from waltap_spark.planning.column_identity import older_value
-from waltap_spark.schema.expression import EXACT, GONE, column_of, literal, literal_of, quoted, temp
+from waltap_spark.schema.expression import (
+    EXACT,
+    GONE,
+    column_of,
+    literal,
+    literal_of,
+    quoted,
+    temp,
+    unchanged_as,
+)
 from waltap_spark.schema.schema import LOG_FIELDS, fitted, floating, new_fields, same_type, sql_type
 from waltap_spark.state.output import TableState
 
@@ -39,12 +48,6 @@ def equal(name: str, kind: str) -> str:
         exact = ", ".join(f"{literal(text, 'string')}" for each in EXACT.items() for text in each)
         return f"to_json(t.{name}, map({exact})) <=> to_json(s.{name}, map({exact}))"
     return f"t.{name} <=> s.{name}"
-
-
-def unsent_as(renames: Mapping[str, str]) -> str:
-    """Return SQL of `_unchanged` with columns renamed."""
-    names = (f"WHEN {literal_of(old)} THEN {literal_of(new)}" for old, new in renames.items())
-    return f"transform(_unchanged, name -> CASE name {' '.join(names)} ELSE name END)"
 
 
 VIEW: Final = "__waltap_rows"
@@ -234,7 +237,7 @@ class TableWriter:
         else:
             needed = not self._format.at_version(self._spark, target).where(where).isEmpty()
         if needed:
-            values = {"_unchanged": unsent_as(renames)}
+            values = {"_unchanged": unchanged_as(renames)}
             self.take("changes", partial(self.update, "changes", values, where), kind)
 
     def drop(self, names: Sequence[str]) -> None:

@@ -82,28 +82,18 @@ def sent(name: str) -> "Column":
 
 def with_names(rows: "DataFrame", names: Mapping[str, str]) -> "DataFrame":
     """Return change log ``rows`` with columns renamed by ``names``."""
-    return rows.select(
-        *(
-            # its values are names of columns, which change too
-            unchanged_as(names)
-            if name == "_unchanged"
-            else column_of(name).alias(names.get(name, name))
-            for name in rows.columns
-        )
-    )
+    if not names:
+        return rows
+    # its values are names of columns, which change too
+    values = {"_unchanged": unchanged_as(names)}
+    pairs = ((values.get(name, quoted(name)), names.get(name, name)) for name in rows.columns)
+    return rows.selectExpr(*(f"{value} AS {quoted(name)}" for value, name in pairs))
 
 
-def unchanged_as(names: Mapping[str, str]) -> "Column":
-    """Return `_unchanged` with columns renamed by ``names``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    def present(name: "Column") -> "Column":
-        found = name
-        for old, new in names.items():
-            found = F.when(name == F.lit(old), F.lit(new)).otherwise(found)
-        return found
-
-    return F.transform("_unchanged", present).alias("_unchanged")
+def unchanged_as(names: Mapping[str, str]) -> str:
+    """Return SQL of `_unchanged` with columns renamed by ``names``."""
+    cases = (f"WHEN {literal_of(old)} THEN {literal_of(new)}" for old, new in names.items())
+    return f"transform(_unchanged, name -> CASE name {' '.join(cases)} ELSE name END)"
 
 
 def long_bytes(types: Mapping[str, str]) -> "Column | None":
