@@ -18,7 +18,8 @@ from tests.harness.meanwhile import RoundPortions, in_background, meanwhile
 from tests.harness.pipeline import SIGNALS, WAIT_S, Destination, PipelineRig, Run
 
 from waltap.changes.transactions.transaction import Batch, SnapshotRows
-from waltap.pipeline.runtime.run_state import Limits
+from waltap.pipeline.runtime.run_state import IdleDetector, Limits
+from waltap.ports.snapshot.incremental import IncrementalSnapshots
 from waltap_postgres.snapshot import chunk_query
 
 CHUNK = "incremental.snapshot.chunk.size"
@@ -399,6 +400,22 @@ def test_a_stream_is_not_idle_while_chunks_are_read(pipeline, between):
     pipeline.signal("execute-snapshot", "u")
     for chunk in range(1, 6):
         between(lambda: time.sleep(0.3), nth=chunk)
+    pipeline.run(limits=Limits(until_idle=0.1))
+    assert pipeline.destination.ids("u", "r") == list(range(1, 16))
+
+
+@large
+def test_rows_that_wait_for_a_position_do_not_keep_a_run_for_ever(pipeline, monkeypatch):
+    """The WAL of a standby advances as its primary's does."""
+    pipeline.settings["read.only"] = "true"
+    pipeline.catch_up()
+    pipeline.signal("execute-snapshot", "u")
+    with monkeypatch.context() as patch:
+        patch.setattr(IdleDetector, "PATIENCE_S", 1.0)
+        never = property(lambda self: 1 << 62 if self.holds_chunk else None)
+        patch.setattr(IncrementalSnapshots, "until", never)
+        pipeline.run(limits=Limits(until_idle=0.1))
+    assert pipeline.destination.ids("u", "r") == []
     pipeline.run(limits=Limits(until_idle=0.1))
     assert pipeline.destination.ids("u", "r") == list(range(1, 16))
 

@@ -197,11 +197,7 @@ class StreamEnd:
     def _silent(self, now: float) -> bool:
         if self._silence is None or not self._idle:
             return False
-        if self._signals.awaits_position:
-            self._silence.broken(now)
-            return False
-        read, patiently = self._stream.idle_lsn(), self._signals.holds_chunk
-        return self._silence.lasted(now, read, patiently=patiently)
+        return self._silence.lasted(now, self._stream.idle_lsn(), self._signals.awaited)
 
 
 POLL_S = 0.25

@@ -66,7 +66,8 @@ class IdleDetector:
 
     A server that still works through old WAL is silent, too. Until it has read up to ``target``, its
     progress ends the silence, and only a much longer one (PATIENCE_S more) is idle: the server may be in
-    the middle of something that it does not report. So it is while a chunk waits for its watermark.
+    the middle of something that it does not report. So it is while rows wait for a watermark,
+    which may be lost, or for a position, which a standby of an idle primary does not reach.
     """
 
     PATIENCE_S = 30.0
@@ -75,19 +76,25 @@ class IdleDetector:
         """Start now; ``target`` is the WAL's end, 0 if unknown."""
         self._seconds, self._target = seconds, target
         self._since, self._read = now, 0
+        self._awaited: int | None = None
         self.caught_up = not target
 
     def broken(self, now: float) -> None:
         """Record a change."""
         self._since = now
 
-    def lasted(self, now: float, read: int, *, patiently: bool = False) -> bool:
-        """Return whether the silence is long enough; ``read`` is the server's position."""
+    def lasted(self, now: float, read: int, awaited: int | None = None) -> bool:
+        """Return whether the silence is long enough.
+
+        ``read`` is the server's position, ``awaited`` the place that read rows wait for.
+        """
+        if awaited != self._awaited:
+            self._awaited, self._since = awaited, now
         if not self.caught_up:
             if read > self._read:
                 self._read, self._since = read, now
             self.caught_up = read >= self._target
-        patiently = patiently or not self.caught_up
+        patiently = awaited is not None or not self.caught_up
         wanted = self._seconds + (self.PATIENCE_S if patiently else 0.0)
         return now - self._since >= wanted
 

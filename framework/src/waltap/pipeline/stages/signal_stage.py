@@ -165,22 +165,18 @@ class SignalStage:
         return self._watcher is not None and (self._watcher.waiting or self.blocking)
 
     @property
-    def awaits_position(self) -> bool:
-        """Return whether read rows wait until the stream reaches a position."""
+    def awaited(self) -> int | None:
+        """Return the LSN that read rows wait for, 0 for a watermark, None without rows."""
         watcher = self._watcher
-        return watcher is not None and (
-            watcher.until is not None or self._blocking.until is not None
-        )
-
-    @property
-    def holds_chunk(self) -> bool:
-        """Return whether read rows wait, also for a watermark, which may be lost."""
-        return self._watcher is not None and self._watcher.holds_chunk
+        if watcher is None:
+            return None
+        until = self._blocking.until if watcher.until is None else watcher.until
+        return 0 if until is None and watcher.holds_chunk else until
 
     @property
     def watching(self) -> bool:
         """Return whether read rows wait for a position or store."""
-        return self.awaits_position or self._unsaved
+        return bool(self.awaited) or self._unsaved
 
     @property
     def blocking(self) -> bool:
