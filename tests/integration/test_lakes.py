@@ -105,16 +105,6 @@ def test_a_transaction_beyond_memory_is_committed_in_pieces_and_gone_on_with(lak
     assert ids(lake) == list(range(40_000))
 
 
-def test_without_a_stored_offset_positions_of_before_say_nothing(lake):
-    """Another server's LSNs may be lower than those that are there."""
-    first = people(Model(), 1)
-    lake.open()
-    lake.take(first)
-    assert lake.open(has_offset=False) is None
-    lake.take(first)
-    assert ids(lake) == [1, 1]
-
-
 def test_the_second_instance_shuts_out_the_first(lake):
     source, other = Model(), Lake(lake.kind, lake.folder)
     lake.open()
