@@ -34,6 +34,8 @@ class Receiver:
             def do_POST(self) -> None:
                 receiver._received(self)
 
+            do_GET = do_PUT = do_POST
+
             def log_message(self, *_args: object) -> None:
                 pass
 
@@ -44,8 +46,12 @@ class Receiver:
             self.start()
 
     @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/hook?token=hidden-7"
+        return f"http://{self.address}/hook?token=hidden-7"
 
     def start(self) -> None:
         self._server.server_activate()

@@ -88,6 +88,14 @@ class Place:
         """Deliver transactions, each by a batch, by a sink of their own."""
         finish(self.opened(**more), *parts)
 
+    def redeliver(self, part: TransactionPart, **more: Any) -> None:
+        """Deliver a dead letter by a sink of its own."""
+        letters, letter = self.opened(**more), batch(part)
+        letter.redelivers = ("1#1",)
+        letters.write(letter)
+        letters.flush()
+        letters.close()
+
     def refuses(
         self, error: type[SinkError], part: TransactionPart, match: str | None = None, **more: Any
     ) -> SinkError:

@@ -29,8 +29,6 @@ from waltap.ports.transforms.filter import FilterProperties, TableFilter
 from waltap_lake.plugin import register_sinks
 from waltap_lake.properties import DeltaLakeProperties
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink, FileStore
-from waltap_sinks.changelog.properties import ChangeLogProperties
-from waltap_sinks.changelog.sink import ChangeLogSink
 from waltap_sinks.files.properties import FilesProperties
 from waltap_sinks.files.sink import FilesSink
 from waltap_sinks.sql.properties import SqlProperties

@@ -15,12 +15,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +27,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 from tests.harness.command import run_program
+from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import profile_text, until
 from tests.harness.servers.own_server import own_server
 from tests.harness.servers.postgres import Cluster, Database
@@ -78,44 +78,23 @@ def test_the_search_finds_every_form():
     assert not reported("cAnAry, *** and Y0FuQXJ5")
 
 
-class Echo:
+class Echo(Receiver):
     """An HTTP server that refuses everything, and quotes the request in its answer, as some do."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        echo = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _refuse(self) -> None:
-                length = int(self.headers.get("content-length") or 0)
-                body = self.rfile.read(length)
-                request = f"{self.requestline}\n{self.headers}\n"
-                echo.asked.append(request + body.decode("utf-8", "replace"))
-                said = f"not for you: {request}".encode()
-                self.send_response(401 if "token" in self.path or "subjects" in self.path else 400)
-                self.send_header("Content-Length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
-
-            do_GET = do_POST = do_PUT = _refuse
-
-            def log_message(self, *_args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.address = f"127.0.0.1:{self._server.server_address[1]}"
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _received(self, request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("content-length") or 0))
+        said = f"not for you: {request.requestline}\n{request.headers}\n".encode()
+        unknown = "token" in request.path or "subjects" in request.path
+        request.send_response(401 if unknown else 400)
+        request.send_header("Content-Length", str(len(said)))
+        request.end_headers()
+        request.wfile.write(said)
 
 
 @pytest.fixture(scope="module")
 def echo() -> Iterator[Echo]:
-    made = Echo()
-    yield made
-    made.stop()
+    with Echo() as made:
+        yield made
 
 
 ROLE = "canary"

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from tests.harness.servers.ports import free_ports
 from tests.harness.servers.postgres import Database
 from tests.harness.servers.s3 import ANYBODY, REGION, S3Server
 from tests.harness.shop import Shop
+from tests.harness.simulated import raising
 from tests.harness.sql import replica
 
 from waltap.changes.decode.message import Insert
@@ -58,15 +59,6 @@ def pausing(two) -> PipelineRig:
     """A pipeline whose second sink may be paused, and is tried again at once."""
     two.branches[1] |= {"on.failure": "pause", "pause.retry.ms": 100}
     return two
-
-
-def raising(error: SinkError) -> Callable[..., None]:
-    """Return what raises ``error`` whatever it is given."""
-
-    def fail(*_arguments: object) -> None:
-        raise error
-
-    return fail
 
 
 def both(two: PipelineRig) -> Iterator[Destination]:

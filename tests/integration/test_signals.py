@@ -10,13 +10,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.harness.http_receiver import Receiver
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.shop import Shop
+from tests.harness.simulated import raising
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import parse_lsn
@@ -211,13 +212,6 @@ def ask(folder: Path, name: str = "ad-hoc-1", *tables: str) -> None:
     line = json.dumps({"id": name, "type": "execute-snapshot", "data": data})
     with (folder / "asks.txt").open("a") as file:
         file.write(line + "\n")
-
-
-def raising(error: Exception) -> Callable[..., None]:
-    def fail(*_arguments: object) -> None:
-        raise error
-
-    return fail
 
 
 def completed(kept: Kept) -> bool:

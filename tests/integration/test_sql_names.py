@@ -462,11 +462,7 @@ def test_a_dead_letter_with_another_column_of_a_name_leaves_each_its_values(plac
     now = one if numbers[0] == 3 else two
     source = Model()
     place.deliver(source.inserted(one, ["1", "a"]))
-    with contextlib.closing(place.opened()) as letters:
-        letter = batch(source.inserted(two, ["2", "b"]))
-        letter.redelivers = ("1#1",)
-        letters.write(letter)
-        letters.flush()
+    place.redeliver(source.inserted(two, ["2", "b"]))
     place.deliver(source.inserted(now, ["3", "c"]))
     first, second = ("a", None) if now is one else (None, "b")
     assert place.rows("t", "id", "v") == [("1", first), ("2", second), ("3", "c")]

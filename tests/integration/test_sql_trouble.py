@@ -574,26 +574,3 @@ def test_a_disk_that_is_full_for_a_commit_is_named_and_waited_for(place):
     assert target.open() == promised
     finish(target, part)
     assert len(place.rows("people", "id")) == 2
-
-
-def test_a_column_of_texts_that_the_user_made_for_bytes_keeps_its_type(maria):
-    maria.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
-    maria.deliver(
-        Model().inserted(relation("public.t", [("id", "int4"), ("v", "bytea")]), ["1", r"\x37"])
-    )
-    assert maria.execute("SELECT v FROM t") == [("7",)]
-
-
-def test_a_dead_letter_of_bytes_leaves_a_column_that_is_a_text_by_now_as_it_is(maria):
-    bytea, text = (
-        relation("public.t", [("id", "int4"), ("v", kind)], numbers=(1, 2))
-        for kind in ("bytea", "text")
-    )
-    source = Model()
-    maria.deliver(source.inserted(bytea, ["1", r"\xd9"]), source.inserted(text, ["2", "b"]))
-    letter = batch(source.inserted(bytea, ["3", r"\x37"]))
-    letter.redelivers = ("1#1",)
-    with contextlib.closing(maria.opened()) as letters:
-        letters.write(letter)
-        letters.flush()
-    assert maria.execute("SELECT v FROM t") == [(r"\xd9",), ("b",), ("7",)]

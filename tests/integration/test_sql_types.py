@@ -140,11 +140,22 @@ def test_a_column_takes_bytes_that_are_no_text_and_leaves_them_as_one(maria, old
         assert [v for (v,) in maria.rows(table, "v")] == [r"\x37", r"\xd9e1", "x"]
 
 
+def test_a_column_of_texts_that_the_user_made_for_bytes_keeps_its_type(maria):
+    maria.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
+    maria.deliver(Model().inserted(*_typed("bytea"), ["1", r"\x37"]))
+    assert maria.execute("SELECT v FROM t") == [("7",)]
+
+
+def test_a_dead_letter_of_bytes_leaves_a_column_that_is_a_text_by_now_as_it_is(maria):
+    bytea, text = _typed("bytea", "text")
+    source = Model()
+    maria.deliver(source.inserted(bytea, ["1", r"\xd9"]), source.inserted(text, ["2", "b"]))
+    maria.redeliver(source.inserted(bytea, ["3", r"\x37"]))
+    assert maria.execute("SELECT v FROM t") == [(r"\xd9",), ("b",), ("7",)]
+
+
 def test_a_column_of_a_view_that_takes_another_type_is_refused_by_name(postgres):
-    one, two = (
-        relation("public.t", [("id", "int4"), ("v", kind)], numbers=(1, 2), oid=100)
-        for kind in ("int4", "float8")
-    )
+    one, two = _typed("int4", "float8")
     source = Model()
     postgres.deliver(source.inserted(one, ["1", "7"]))
     postgres.execute("CREATE VIEW seen AS SELECT v FROM t")
@@ -187,13 +198,9 @@ def test_a_dead_letter_of_former_names_goes_by_the_present_ones(place, mode):
     source = Model()
     first, then = source.inserted(one, ["1", "a"]), source.inserted(two, ["2", "b"])
     place.deliver(first, then, history_mode=mode)
-    with contextlib.closing(place.opened(history_mode=mode)) as letters:
-        source.insert(one, ["3", "c"])
-        source.update(one, ["1"], v="d")
-        letter = batch(source.commit())
-        letter.redelivers = ("1#1",)
-        letters.write(letter)
-        letters.flush()
+    source.insert(one, ["3", "c"])
+    source.update(one, ["1"], v="d")
+    place.redeliver(source.commit(), history_mode=mode)
     place.deliver(source.inserted(two, ["4", "e"]), history_mode=mode)
     assert place.rows("u", "k", "w") == [("1", "d"), ("2", "b"), ("3", "c"), ("4", "e")]
     if mode == "beside":

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.servers.postgres import Database, queries
 
@@ -561,8 +562,7 @@ def test_source_xmin_is_the_catalog_xmin_of_the_slot(pipeline, interval):
     query = "SELECT catalog_xmin::text::int8 FROM pg_replication_slots WHERE slot_name = %s"
     ((xmin,),) = database.execute(query, pipeline.slot)
     pipeline.deliver("INSERT INTO t VALUES (2); DELETE FROM t WHERE id = 1")
-    values = [json.loads(line)["value"] for line in path.read_text().splitlines()]
-    sources = {v["op"]: v["source"] for v in values if v}
+    sources = {r["value"]["op"]: r["value"]["source"] for r in records(path) if r["value"]}
     assert sources["r"]["xmin"] is None
     for op in ("c", "d"):
         assert sources[op]["origin"] is None

@@ -21,6 +21,7 @@ import yaml
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.harness.http_receiver import Receiver
+from tests.harness.json_lines import records
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.child import ChildFailed
 from tests.harness.servers.jars import MissingProgram
@@ -217,10 +218,7 @@ def conforms(event: dict[str, Any]) -> None:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    whole, _newline, _begun = file.read_text().rpartition("\n")
-    found = [json.loads(line) for line in whole.splitlines()]
+    found = records(file)
     for each in found:
         conforms(each)
     return found

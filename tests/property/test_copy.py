@@ -1,6 +1,5 @@
 """COPY's text format: what a server writes is read back, as rows and as columns, wherever the bytes are cut."""
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 
@@ -14,6 +13,7 @@ from waltap_postgres.replication.copy_buffer import HEAD, CopyBuffer, HeadedRows
 from waltap_postgres.replication.wire import CopyEnded, CopySplitter
 from waltap_postgres.snapshot import copy_pieces
 from waltap_postgres.snapshot.copy_pieces import copy_block, copy_rows
+from waltap_testing.walsender.wire import copy_data, message
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 NASTY = st.sampled_from(
@@ -129,14 +129,10 @@ ROWS = st.lists(
 BETWEEN = st.sampled_from([b"", b"N\0\0\0\x05\n", b"S\0\0\0\x0ad\n\n\n\0\n", b"A\0\0\0\x06d\n"])
 
 
-def message(row: bytes) -> bytes:
-    return b"d" + struct.pack("!I", len(row) + 4) + row
-
-
 def answer(rows: Iterable[bytes], between: bytes = b"") -> bytes:
     start = b"H\0\0\0\x09\0\0\x01\0\0" + between
     end = b"c\0\0\0\x04C\0\0\0\x0bCOPY 1\0Z\0\0\0\x05I"
-    return start + between.join(map(message, rows)) + end
+    return start + between.join(map(copy_data, rows)) + end
 
 
 def filled(buffer: CopyBuffer, data: bytes, sizes: Sequence[int]) -> Iterator[HeadedRows | bytes]:
@@ -178,8 +174,9 @@ def test_all_rows_come_in_order_however_they_are_cut(rows, size, cuts, between):
 
 MESSAGES = st.lists(
     st.builds(
-        lambda letter, body: bytes([letter]) + struct.pack("!I", len(body) + 4) + body,
-        st.integers(0, 255) | st.sampled_from(b"dddNE"),
+        message,
+        st.integers(0, 255).map(lambda n: bytes([n]))
+        | st.sampled_from([b"d", b"d", b"d", b"N", b"E"]),
         st.binary(max_size=24) | st.sampled_from([b"d\n", b"\n\n", b"\0\n", b"no newline"]),
     ),
     max_size=20,

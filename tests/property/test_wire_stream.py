@@ -14,6 +14,7 @@ from waltap_postgres.replication.wire import (
     CopySplitter,
     ReplicationSplitter,
 )
+from waltap_testing.walsender.wire import message
 
 LSNS = st.integers(0, (1 << 64) - 1)
 PAYLOADS = st.binary(min_size=1, max_size=40) | st.builds(
@@ -31,10 +32,6 @@ LARGE = st.sampled_from([LARGE_BYTES, 30, 50])
 
 FEW = st.sampled_from([1, 3, 1 << 30])
 """Frames of one buffer that become a block."""
-
-
-def message(letter: bytes, body: bytes) -> bytes:
-    return letter + struct.pack("!I", len(body) + 4) + body
 
 
 def xlog(lsn: int, payload: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import string
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.test_tidy import PACKAGES, ROOT, modules, named, nodes, sources
+from tests.test_tidy import PACKAGES, ROOT, fields_of, modules, named, nodes, sources
 from typer.main import get_command
 
 from waltap.base.property import declarations
@@ -95,26 +94,19 @@ def said() -> Iterator[tuple[str, str]]:
                 yield f"{named(path)}:{node.lineno}", node.value
 
 
+def exists(rest: str) -> bool:
+    """Return whether there is the command that ``rest`` names, with its options."""
+    command = command_of([word for word in rest.split() if not word.startswith("-")])
+    return command is not None and set(OPTION.findall(rest)) <= options_of(command)
+
+
 def test_every_command_that_is_named_exists():
-    wrong = []
-    seen = 0
-    for where, text in said():
-        for rest in COMMAND.findall(text):
-            words = rest.split()
-            seen += 1
-            command = command_of([word for word in words if not word.startswith("-")])
-            options = set(OPTION.findall(rest))
-            if command is None or options - options_of(command):
-                wrong.append(f"{where}: waltap {rest}")
-    assert not wrong
-    assert seen > 30
+    shown = [(where, rest) for where, text in said() for rest in COMMAND.findall(text)]
+    assert not [f"{where}: waltap {rest}" for where, rest in shown if not exists(rest)]
+    assert len(shown) > 30
 
 
 CLASSES = error_classes(PACKAGES)
-
-
-def fields_of(remedy: str) -> list[str]:
-    return sorted({name for _, name, _, _ in string.Formatter().parse(remedy) if name})
 
 
 def rendered(error: type[WaltapError]) -> str:
@@ -183,12 +175,11 @@ def test_commands_on_pages_exist():
     for page, (kind, text) in ((page, shown) for page in PAGES for shown in shown_on(page)):
         if kind not in {"span", *FENCED}:
             continue
-        for rest in SHOWN_COMMAND.findall(text):
-            words = re.split(r" [|&;#>]|  ", rest)[0].split()
-            command = command_of([word for word in words if not word.startswith("-")])
-            options = set(OPTION.findall(" ".join(words)))
-            if command is None or options - options_of(command):
-                wrong.append(f"{named(page)}: waltap {rest}")
+        wrong += [
+            f"{named(page)}: waltap {rest}"
+            for rest in SHOWN_COMMAND.findall(text)
+            if not exists(re.split(r" [|&;#>]|  ", rest)[0])
+        ]
     assert not wrong
 
 

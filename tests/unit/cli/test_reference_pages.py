@@ -8,8 +8,7 @@ import tomllib
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
-from tests.test_tidy import PACKAGES
-from tests.unit.cli.test_named_remedies import fields_of
+from tests.test_tidy import PACKAGES, fields_of
 
 from waltap.base.property import declarations
 from waltap.cli.reference.pages import error_classes, pages
@@ -40,6 +39,7 @@ CLASSES = error_classes(PACKAGES)
 def test_every_error_has_a_text_and_a_remedy_that_can_be_filled_in():
     for error in CLASSES:
         assert (error.__doc__ or "").strip().endswith((".", ":")), error
+        assert len(error.remedy) >= 20, error
         filled = error.remedy.format_map(dict.fromkeys(fields_of(error.remedy), "x"))
         assert filled.rstrip().endswith((".", ";", "x")), error
         assert "{" not in filled, error

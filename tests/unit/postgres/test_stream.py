@@ -6,6 +6,7 @@ from waltap.changes.decode.decoder import Decoder, Frame
 from waltap.changes.decode.message import Message
 from waltap_postgres.replication.stream import ReplicationStream
 from waltap_postgres.replication.transport import SocketTransport
+from waltap_testing.walsender.wire import message
 
 
 class Early(SocketTransport):
@@ -34,10 +35,6 @@ class Nothing(Decoder):
     def feed(self, frames: list[Frame]) -> list[Message]:  # type: ignore[override]
         self.fed = len(frames)
         return []
-
-
-def message(kind: bytes, content: bytes) -> bytes:
-    return kind + pack("!i", len(content) + 4) + content
 
 
 def test_what_came_before_the_first_call_is_not_passed_over():
