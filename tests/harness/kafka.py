@@ -79,8 +79,8 @@ def partitions(bootstrap: str, topic: str) -> int:
     return len(found[topic].partitions) if topic in found else 0
 
 
-def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") -> list[Message]:
-    """Return every record of ``topics``, partition by partition, as a consumer of that isolation sees it.
+def read_all(bootstrap: str, *topics: str) -> list[Message]:
+    """Return every committed record of ``topics``, partition by partition.
 
     Topics that do not exist have none. It reads up to where each partition ends now; what an open
     transaction holds back is waited for.
@@ -100,7 +100,7 @@ def read_all(bootstrap: str, *topics: str, isolation: str = "read_committed") ->
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "isolation.level": isolation,
+            "isolation.level": "read_committed",
             "fetch.wait.max.ms": 10,  # behind a transaction's marker is nothing to wait for
         }
     )

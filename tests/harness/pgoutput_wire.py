@@ -101,12 +101,12 @@ def stream_stop() -> bytes:
     return b"E"
 
 
-def stream_commit(xid: int, commit_lsn: int, end_lsn: int, time: int = 0) -> bytes:
-    return b"c" + struct.pack("!IBQQq", xid, 0, commit_lsn, end_lsn, time)
+def stream_commit(xid: int, commit_lsn: int, end_lsn: int) -> bytes:
+    return b"c" + struct.pack("!IBQQq", xid, 0, commit_lsn, end_lsn, 0)
 
 
-def stream_abort(xid: int, subxid: int, lsn: int | None = None, time: int = 0) -> bytes:
-    tail = b"" if lsn is None else struct.pack("!Qq", lsn, time)
+def stream_abort(xid: int, subxid: int, lsn: int | None = None) -> bytes:
+    tail = b"" if lsn is None else struct.pack("!Qq", lsn, 0)
     return b"A" + struct.pack("!II", xid, subxid) + tail
 
 

@@ -334,10 +334,10 @@ class PipelineRig:
             found = checks(stages, connector, locked=False)
         return {each.name: each for each in found if each.verdict in {"error", "warning"}}
 
-    def repair(self, patience_s: float = 1.0) -> dict[str, RereadTable]:
+    def repair(self) -> dict[str, RereadTable]:
         """Read again what a gap left out, as ``waltap repair`` does."""
         host, _ = self.host()
-        repair = GapRepair(self.profile(host), host, patience_s=patience_s)
+        repair = GapRepair(self.profile(host), host, patience_s=1.0)
         return repair.run(lambda: 1_700_000_000_000)
 
     def looked(self, **settings: Any) -> tuple[dict[str, PreflightCheck], list[str]]:

@@ -272,7 +272,7 @@ def transfer(number: int) -> str:
 
 
 @contextmanager
-def under_load(database: Database, writers: int = 2) -> Iterator[None]:
+def under_load(database: Database) -> Iterator[None]:
     """Move money until the block ends, so often at most that what follows can be caught up with."""
     numbers = itertools.count(10_000)
 
@@ -281,7 +281,7 @@ def under_load(database: Database, writers: int = 2) -> Iterator[None]:
             while not over.is_set() and (number := next(numbers)) < MOST_TRANSFERS:
                 connection.execute(transfer(number).encode())
 
-    with meanwhile(*[write] * writers):
+    with meanwhile(write, write):
         yield
 
 
@@ -316,9 +316,8 @@ def test_eight_readers_under_load_see_one_moment(bank, pipeline, slot, monkeypat
         join(reader, given, *leaders)
 
     monkeypatch.setattr(ReadingTransaction, "join", later)
-    with under_load(bank):
-        with pipeline.running():
-            pass
+    with under_load(bank), pipeline.running():
+        pass
     assert len(begun) >= 7, "fewer readers than asked for"
     read = [event for event in pipeline.destination.events if event.op == "r"]
     assert Counter(event.table for event in read) == {
@@ -338,8 +337,7 @@ def test_tables_come_one_after_the_other_and_whole(bank, pipeline):
         made = f"CREATE TABLE small{number:03} (id int PRIMARY KEY)"
         statements += [made, f"INSERT INTO small{number:03} VALUES (1), (2)"]
     bank.run(*statements)
-    settings = {"snapshot.max.threads": 4, "snapshot.max.threads.multiplier": 3}
-    pipeline.settings |= settings
+    pipeline.settings |= {"snapshot.max.threads": 4, "snapshot.max.threads.multiplier": 3}
     with pipeline.running():
         pass
     read = pipeline.destination.pieces()
@@ -370,8 +368,10 @@ def test_tables_come_in_the_order_of_their_row_counts(database, pipeline, order,
     for table, count in {"a": 20, "b": 900, "c": 3, "d": 400}.items():
         database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
         database.execute(f"INSERT INTO {table} SELECT generate_series(1, {count})")
-    settings = {"snapshot.tables.order.by.row.count": order, "snapshot.max.threads": threads}
-    pipeline.settings |= settings
+    pipeline.settings |= {
+        "snapshot.tables.order.by.row.count": order,
+        "snapshot.max.threads": threads,
+    }
     with pipeline.running():
         pass
     found = [p.relation.table for p in pipeline.destination.pieces()]
@@ -387,8 +387,7 @@ def test_a_table_that_is_cut_by_its_key_is_read_whole(database, pipeline):
         "CREATE TABLE p1 PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
         "INSERT INTO p SELECT chr(65 + g % 26) || '''\\', g, 'v' || g FROM generate_series(1, 3000) g"
     )
-    settings = {"snapshot.max.threads": 4, "publish.via.partition.root": "true"}
-    pipeline.settings |= settings
+    pipeline.settings |= {"snapshot.max.threads": 4, "publish.via.partition.root": "true"}
     with pipeline.running():
         pass
     assert sorted(pipeline.destination.ids("p", "r", column="n")) == list(range(1, 3001))
@@ -424,8 +423,7 @@ def test_a_reader_that_is_cut_off_ends_the_others_and_the_snapshot_is_taken_agai
 ):
     for name in ("CURRENT_BYTES", "AHEAD_BYTES"):  # no reader is done before its pieces are taken
         monkeypatch.setattr(parallel, name, 1)
-    settings = {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
-    pipeline.settings |= settings
+    pipeline.settings |= {"snapshot.max.threads": 4, "snapshot.fetch.size": 50}
 
     def cut() -> None:
         bank.execute(

@@ -198,6 +198,3 @@ def test_large_and_prepared_transactions_come_only_when_committed(t1):
     assert {tuple(slot.payloads(proto_version=version)) for version in "123"} == {
         tuple(slot.payloads())
     }
-
-
-# --- in a change log --------------------------------------------------------------------------------

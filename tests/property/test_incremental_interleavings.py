@@ -248,9 +248,7 @@ class Consumer:
         )
 
 
-def snapshots_of(
-    server: Server, state: IncrementalState, *, obeyed: bool = False, **more: Any
-) -> IncrementalSnapshots:
+def snapshots_of(server: Server, state: IncrementalState, **more: Any) -> IncrementalSnapshots:
     identifiers = itertools.count(len(server.wal))
     more.setdefault("read", lambda _signal, _action: "nothing is asked for by a row")
     return IncrementalSnapshots(
@@ -264,7 +262,7 @@ def snapshots_of(
         identifier=lambda: f"w{next(identifiers)}",
         match_s=1.0,
         size=ChunkSize(CHUNK_ROWS, 0),
-        obeyed=obeyed,
+        obeyed=False,
         state=state,
         **more,
     )

@@ -45,11 +45,11 @@ class YugabytePipeline(PipelineRig):
             if r["value"] is not None
         ]
 
-    def arrived(self, table: str, key: str = "id") -> dict[Any, dict[str, Any]]:
-        """Return, by ``key``, the rows that a consumer of plain events has: what was not sent stays."""
+    def arrived(self, table: str) -> dict[Any, dict[str, Any]]:
+        """Return, by ``id``, the rows that a consumer of plain events has: what was not sent stays."""
         rows: dict[Any, dict[str, Any]] = {}
         for record in self.records(table):
-            place, value = record["key"][key], record["value"]
+            place, value = record["key"]["id"], record["value"]
             if value is None or value["after"] is None:
                 rows.pop(place, None)
                 continue

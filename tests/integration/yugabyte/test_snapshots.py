@@ -6,7 +6,6 @@ Verified against a protocol double built from published sources; no YugabyteDB s
 import pytest
 from tests.harness.pipeline import until
 from tests.harness.yugabyte.pipeline import YugabytePipeline, cell
-from tests.harness.yugabyte.server import Yugabyte
 
 from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
@@ -21,10 +20,6 @@ def filled(pipeline) -> YugabytePipeline:
 
 def read_rows(pipeline: YugabytePipeline) -> list[int]:
     return [after["id"]["value"] for op, _, _, after in pipeline.events() if op == "r"]
-
-
-def first_place(server: Yugabyte, *patterns: str) -> list[int]:
-    return [server.said.index(server.asked(pattern)[0]) for pattern in patterns]
 
 
 def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled):
@@ -46,11 +41,12 @@ def test_scenario_19_the_snapshot_is_as_of_the_slots_time(filled):
     assert [event[0] for event in events] == ["r"] * 3 + ["u"] * 3 + ["d", "c"]
     assert events[0][3] == {"id": cell(1), "name": cell("a"), "aura": cell(1)}
     assert events[2][3] == {"id": cell(3), "name": cell(None), "aura": cell(3)}
-    order = first_place(
-        server, "CREATE PUBLICATION", "^CREATE_REPLICATION_SLOT", "BEGIN ISOLATION LEVEL",
+    patterns = (
+        "CREATE PUBLICATION", "^CREATE_REPLICATION_SLOT", "BEGIN ISOLATION LEVEL",
         "yb_disable_catalog_version_check", r"SET LOCAL yb_read_time TO '\d+ ht'", "^COPY",
         "^START_REPLICATION",
     )  # fmt: skip
+    order = [server.said.index(server.asked(pattern)[0]) for pattern in patterns]
     assert order == sorted(order)
     # as Debezium's connector: first with an exported snapshot, which this release does not have
     made = f'CREATE_REPLICATION_SLOT "{filled.slot}" LOGICAL yboutput'

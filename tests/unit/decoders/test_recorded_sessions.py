@@ -82,9 +82,6 @@ def test_what_no_json_reads_is_named_at_its_byte(scenario, offset):
     assert caught.value.offset == offset
 
 
-# --- damage --------------------------------------------------------------------------------------
-
-
 # --- what each shows besides its changes ---------------------------------------------------------
 
 

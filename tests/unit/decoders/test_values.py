@@ -32,8 +32,6 @@ from waltap.errors import DecodeError
 from waltap_decoders import named_relations
 from waltap_testing.recording import StaticCatalogue
 
-# --- decoderbufs and wal2json: values back to PostgreSQL's text, and relations where nothing announces them
-
 
 class Catalogue(StaticCatalogue):
     """A catalogue with the table public.t, which may be changed as by ALTER TABLE."""

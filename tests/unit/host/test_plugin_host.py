@@ -566,8 +566,6 @@ def test_a_wrapper_of_a_choice_may_catch_its_error_or_be_blamed_for_its_own():
         host.choose("choose_topic", relation=None)
 
 
-# --- the kit beside installed plugins ----------------------------------------------------------------
-
 # --- names that plugin authors import --------------------------------------------------------------
 
 

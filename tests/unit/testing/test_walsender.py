@@ -80,8 +80,8 @@ def frames(connection, count, seconds=60.0):
     return found
 
 
-def confirm(connection, lsn, reply=0):
-    connection.put_copy_data(struct.pack("!cQQQqB", b"r", lsn, lsn, lsn, 0, reply))
+def confirm(connection, lsn):
+    connection.put_copy_data(struct.pack("!cQQQqB", b"r", lsn, lsn, lsn, 0, 0))
     connection.flush()
 
 
