@@ -157,10 +157,13 @@ def test_manual_confirms_nothing_and_whoever_moves_the_slot_up_to_the_offset_los
 def read_slot(pipeline: PipelineRig, publication: str) -> psycopg.pq.PGconn:
     """Start another consumer of the pipeline's slot."""
     connection = psycopg.pq.PGconn.connect(f"{pipeline.database.dsn}?replication=database".encode())
-    connection.exec_(
+    sql = (
         f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0"
-        f" (proto_version '1', publication_names '{publication}')".encode()
+        f" (proto_version '1', publication_names '{publication}')"
     )
+    # the walsender of the run before may still have it
+    begun = psycopg.pq.ExecStatus.COPY_BOTH
+    until(lambda: connection.exec_(sql.encode()).status == begun, "the slot")
     return connection
 
 
