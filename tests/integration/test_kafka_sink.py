@@ -652,6 +652,18 @@ def test_a_transaction_expires_while_the_machine_sleeps(begun, monkeypatch):
     assert transactions.expired
 
 
+def test_a_process_that_may_not_write_commits_nothing(place, begun):
+    def refuse() -> None:
+        raise ZeroDivisionError  # another process has the lease
+
+    transactions, producer = begun(may_write=refuse)
+    with pytest.raises(ZeroDivisionError):
+        transactions.commit(at(8), ends_transaction=True, drain=producer.flush)
+    assert transactions.committed is None
+    producer.abort_transaction(WAIT_SECONDS)  # refused once the transaction is committed
+    assert place.read() == []
+
+
 # --- pipelines ------------------------------------------------------------------------------------
 
 
