@@ -410,8 +410,7 @@ class PipelineRig:
 
     def catch_up(self, **settings: Any) -> "Run":
         """Run until everything committed so far is delivered."""
-        ((lsn,),) = self.database.execute("SELECT pg_current_wal_lsn()::text")
-        return self.run(limits=Limits(until_lsn=parse_lsn(lsn)), **settings)
+        return self.run(limits=Limits(until_lsn=self.database.wal_end()), **settings)
 
 
 class Run:

@@ -43,9 +43,7 @@ def ids(*paths: Path) -> list[int]:
 
 
 def confirmed(pipeline: PipelineRig) -> Callable[[], bool]:
-    database = pipeline.database
-    ((end,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
-    lsn = parse_lsn(end)
+    lsn = pipeline.database.wal_end()
     return lambda: pipeline.slot_lsns()[0] >= lsn
 
 

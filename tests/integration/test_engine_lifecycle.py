@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
-from tests.harness.servers.postgres import Database
 
-from waltap.changes.transactions.position import parse_lsn
 from waltap.changes.transactions.transaction import Batch
 from waltap.pipeline import Limits
 from waltap.plugins.hookspecs import hookimpl
@@ -274,17 +272,12 @@ def quiet(database, tmp_path) -> PipelineRig:
     return PipelineRig(database, tmp_path, {"table.include.list": r"public\.quiet"})
 
 
-def current(database: Database) -> int:
-    ((lsn,),) = database.execute("SELECT pg_current_wal_flush_lsn()::text")
-    return parse_lsn(lsn)
-
-
 def test_a_quiet_table_beside_busy_ones_holds_no_wal(quiet, database):
     with quiet.running():
         before = quiet.slot_lsns()
         for _ in range(3):
             database.execute("INSERT INTO busy SELECT generate_series(1, 3000)")
-        goal = current(database)
+        goal = database.wal_end()
         until(lambda: quiet.slot_lsns()[0] >= goal, "confirmed_flush_lsn to follow")
         # restart_lsn follows as soon as the server has written what running transactions there are
         database.execute("CHECKPOINT")
@@ -299,7 +292,7 @@ def test_a_clean_stop_confirms_what_the_server_has_read(quiet, database):
         pass
     database.execute("INSERT INTO quiet VALUES (1)")
     database.execute("INSERT INTO busy SELECT generate_series(1, 3000)")
-    goal = current(database)
+    goal = database.wal_end()
     quiet.catch_up(**{"status.update.interval.ms": 600_000})
     assert quiet.destination.ids("quiet") == [1]
     until(lambda: quiet.slot_lsns()[0] >= goal, "the server to take what was confirmed last")

@@ -13,7 +13,6 @@ from tests.harness.pipeline import WAIT_S, Destination, Event, PipelineRig, unti
 from tests.harness.servers.postgres import Database
 
 from waltap.changes.decode.decoder import ServerInfo
-from waltap.changes.transactions.position import parse_lsn
 from waltap.pipeline import Engine, Limits
 from waltap.services.recording.connector import RecordingHead
 from waltap.services.recording.file import (
@@ -82,9 +81,9 @@ def recorded_run(pipeline: PipelineRig, path: Path, decoder: str) -> None:
     with RecordingWriter(path) as writer:
         pipeline.catch_up(**settings)
         database.psql(WORK)
-        ((lsn,),) = database.execute("SELECT pg_current_wal_lsn()::text")
+        limits = Limits(until_lsn=database.wal_end())
         profile = recording(pipeline.profile(host, **settings), writer, "recording_1")
-        Engine(profile, host, limits=Limits(until_lsn=parse_lsn(lsn))).run()
+        Engine(profile, host, limits=limits).run()
 
 
 def replayed(pipeline: PipelineRig, path: Path, folder: Path) -> list[Event]:

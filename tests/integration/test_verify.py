@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from click.testing import Result
 from tests.harness.meanwhile import RoundPortions, meanwhile
-from tests.harness.pipeline import PipelineRig, until
+from tests.harness.pipeline import SIGNALS, PipelineRig, until
 from tests.harness.servers.postgres import Database
 from tests.harness.shop import Shop
 from tests.harness.sql import pipeline as to_replica
@@ -396,9 +396,7 @@ CREATE UNLOGGED TABLE unlogged (id int); INSERT INTO unlogged VALUES (1);
 
 @pytest.mark.parametrize("destination", ["file", "changelog"], indirect=True)
 def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_difference(destination):
-    destination.database.execute(
-        "CREATE TABLE signals (id varchar(42) PRIMARY KEY, type varchar(32), data varchar(2048))"
-    )
+    destination.database.execute(SIGNALS)
     destination.pipeline.settings |= {"signal.data.collection": "public.signals"}
     destination.pipeline.catch_up()
     destination.database.execute(LATER + "INSERT INTO signals VALUES ('1', 'log', '{}')")
