@@ -170,8 +170,10 @@ def test_within_a_large_transaction_the_faster_sink_leaves_out_what_it_has(two):
         assert destination.ids("t") == [*range(1, 102)]
 
 
-def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing):
+@pytest.mark.parametrize("retries", [-1, 0])
+def test_a_paused_sink_gets_what_it_missed_and_the_others_nothing_twice(pausing, retries):
     other, database = pausing.others["other"], pausing.database
+    pausing.settings["errors.max.retries"] = retries
     pausing.catch_up()
     broken = [True]
 

@@ -47,7 +47,7 @@ class FanOut(Sink):
     """Give every batch to every branch.
 
     ``load`` returns the positions of the stored offset, None without one. ``failed`` gets the error of a
-    sink that is paused. With ``returns`` the pipeline may reconnect, so that a paused sink can come back.
+    sink that is paused.
     """
 
     # As `SinkBranch` has them, for what the branches do.
@@ -62,12 +62,11 @@ class FanOut(Sink):
         load: Callable[[], Positions | None],
         clock: Clock,
         failed: Callable[[SinkError], None] = lambda _error: None,
-        returns: bool = True,
         repairs: bool = False,
     ) -> None:
         self.branches, self._file, self._load = branches, positions, load
         self._clock, self._failed = clock, failed
-        self._returns, self._repairs = returns, repairs
+        self._repairs = repairs
         self.order = TransactionOrder()
 
     def renew(self) -> None:
@@ -282,7 +281,7 @@ class FanOut(Sink):
                         branch.sink.maintain()
                 continue
             self._check_retained_wal(branch)
-            if self._returns and now >= branch.retry_at:
+            if now >= branch.retry_at:
                 self._try(branch)
 
     def close(self) -> None:

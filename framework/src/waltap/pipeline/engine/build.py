@@ -297,7 +297,6 @@ class PipelineStages:
             failed=lambda error: self.host.notify(
                 "on_failure", pipeline=profile.name, error=error, retried=True
             ),
-            returns=bool(profile.engine.max_retries),
             repairs=self._repairs,
         )
 

@@ -32,6 +32,7 @@ from waltap.errors import (
     StopRequested,
     WaltapError,
 )
+from waltap.pipeline.delivery.fan_out import SinkReturned
 from waltap.pipeline.delivery.redelivery import Redelivery, RedeliveryAsked, serve
 from waltap.pipeline.delivery.sink_writer import SinkWriter
 from waltap.pipeline.engine.build import PipelineStages, chosen_password
@@ -356,7 +357,8 @@ class Engine:
             except WaltapError as error:
                 run.guard.check()  # the link broke because the slot was invalidated
                 retries = state.retries_after(error)
-                if not self._may_retry(error, retries):
+                returned = isinstance(error, SinkReturned)  # which is no failure
+                if not (returned or self._may_retry(error, retries)):
                     raise
                 delivery_spent = run.delivery is not None and run.delivery.spent
                 if isinstance(error, SinkError) or delivery_spent:
@@ -364,7 +366,7 @@ class Engine:
                 state.enter("reconnecting", str(error))
                 state.failed(error, retried=True)
                 state.counts.reconnects += 1
-                if not retries.wait():
+                if not (returned or retries.wait()):
                     if state.sink == "open":
                         return  # a stop: what was written is flushed and stored
                     raise
