@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,6 +35,7 @@ from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.offsets.gaps import GapCertificates
 from waltap.ports.sink.stored_position import DestinationBehind
 from waltap.ports.specs import TransformSpec
+from waltap_postgres.connector import PostgresConnector
 
 
 class Unwell(SinkError):
@@ -440,6 +442,19 @@ def test_an_object_store_that_hangs_is_reported_and_does_not_hold_a_stop(
             until(durable, "what was not durable")
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 0
+
+
+def test_a_source_that_hangs_in_the_checks_is_named(pipeline, caplog, monkeypatch):
+    check = PostgresConnector.check
+
+    def late(*given: Any) -> Any:
+        until(lambda: "the pipeline waits for it" in caplog.text, "a line of the log")
+        return check(*given)
+
+    pipeline.settings["waltap.stall.ms"] = 500
+    monkeypatch.setattr(PostgresConnector, "check", late)
+    pipeline.catch_up()
+    assert "the source has not answered for " in caplog.text
 
 
 @pytest.mark.pipeline(sql="CREATE TABLE t (id int PRIMARY KEY)")

@@ -115,7 +115,7 @@ class PipelineStages:
         folder = profile.state_dir
         self._stopping, self._time_left = stopping, time_left
         self._clock = clock = clock or SystemClock()
-        self._repairs, self._waits_for = repairs, waits_for
+        self._repairs, self.waits_for = repairs, waits_for
         self._leadership = leadership if leadership is not None and leadership.leased else None
         self._may_write = (lambda: None) if leadership is None else leadership.check
         naming = profile.topic_naming
@@ -443,7 +443,7 @@ class PipelineStages:
                 transforms=chain.events,
                 record_steps=chain.records,
                 stopping=self._stopping,
-                waits_for=self._waits_for,
+                waits_for=self.waits_for,
                 order=order,
             ),
         )

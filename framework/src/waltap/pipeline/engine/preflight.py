@@ -88,7 +88,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     found += _of_libraries(stages.profile)
     found += _delivered_to_another(stages, offset)
     if locked:
-        with connector.once():
+        with connector.once(), stages.waits_for("the source"):
             found += usable(connector.check(offset), list, connector, "check")
             found += _of_source(stages, connector, offset, found)
     else:
