@@ -25,7 +25,7 @@ def pipeline(shop) -> PipelineRig:
 def test_the_process_that_runs_a_pipeline_is_asked(shop, pipeline):
     with pipeline.running() as run:
         shop.database.execute("INSERT INTO t VALUES (3)")
-        run.until(lambda: run.engine.status().events == 3, "the change")
+        run.until(lambda: run.engine.status().transactions == 1, "the change")
         document = shop.json("status FILE --json")
         reported = shop.says("status FILE")
         down = shop.says("status FILE --set database.port=1")

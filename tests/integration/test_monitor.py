@@ -71,6 +71,8 @@ def test_prometheus_reads_what_happened(pipeline, seen):
     )
     run.until(lambda: pipeline.destination.ids("t", "c")[-1:] == [5], "the last change")
     run.until(lambda: samples(monitor)["waltap_events_total",] == 8, "all events")
+    # a batch is counted one number after the other, and flushed when that is done
+    run.until(lambda: run.engine.status().unflushed_ms is None, "the flush behind them")
     found = samples(monitor)
     assert found["waltap_snapshot_rows_total",] == 2
     assert found["waltap_table_events_total", "c", "public.t"] == 3
