@@ -280,8 +280,10 @@ def held(server: NatsServer, stream: str) -> list[int]:
 
 
 async def bound(url: str, stream: str) -> None:
-    client = await nats.connect(url)
-    await client.jetstream().update_stream(name=stream, subjects=[f"{stream}.>"], max_msg_size=1000)
+    client = await nats.connect(url, connect_timeout=60)
+    await client.jetstream(timeout=60).update_stream(
+        name=stream, subjects=[f"{stream}.>"], max_msg_size=1000
+    )
     await client.close()
 
 

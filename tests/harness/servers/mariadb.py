@@ -51,6 +51,7 @@ class MariaDb(LocalServer):
             user="root",
             database=database,
             autocommit=True,
+            connect_timeout=60,
             ssl_disabled=True,  # else each connection reads all certificates: 23 ms of CPU
         )
 

@@ -53,6 +53,8 @@ class S3Server(Moto):
             secret_key=login.secret,
             endpoint_override=self.url,
             region=REGION,
+            connect_timeout=60,  # a busy machine takes longer than 1 s, and 3 s for an answer
+            request_timeout=60,
             allow_bucket_creation=True,
             allow_bucket_deletion=True,
         )
