@@ -106,8 +106,11 @@ class Engine(abc.ABC):
     def wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until ``done`` says so. Raises: CaptureFailed with ``what`` after ``seconds``."""
         deadline = time.monotonic() + seconds
-        while not done():
-            if self._process.poll() not in (None, 0):
+        while True:
+            ended = self._process.poll() is not None  # before the look: then it was the last one
+            if done():
+                return
+            if ended:
                 raise self._failed(f"ended with status {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise self._failed(f"{what} after {seconds:.0f} s")
@@ -142,7 +145,7 @@ class Debezium(Engine):
             "--ready-file": self._ready,
             "--until-idle": self._idle,
             "--idle-after": self.folder / "go",
-            "--max-seconds": 300,
+            "--max-seconds": 900,
             "--format": self._format,
         }
         if self._kafka is not None:
