@@ -103,7 +103,7 @@ class Lake:
         self.writer.write(batch(*parts))
         return self.writer.flush()
 
-    def sink(self, *, has_offset: bool = True, **more: Any) -> Sink:
+    def sink(self, **more: Any) -> Sink:
         """Return a sink, not opened."""
         given: Any
         if self.kind == "delta":
@@ -111,7 +111,7 @@ class Lake:
         else:
             given = IcebergLakeProperties.model_validate({"catalog.NAME": self.properties, **more})
         specs = {spec.name: spec for spec in register_sinks()}
-        return specs[self.kind].factory(given, context(self.folder, has_offset=has_offset))
+        return specs[self.kind].factory(given, context(self.folder, has_offset=True))
 
     def settings(self) -> dict[str, str]:
         return {"sink.type": self.kind} | {f"sink.{n}": v for n, v in self.properties.items()}

@@ -92,8 +92,7 @@ def test_a_policy_that_changes_before_the_position_is_behind_prepare(
         "snapshot.mode": "no_data",
         "signal.data.collection": "public.signals",
     }
-    database.execute(SIGNALS)
-    pipeline.catch_up()
+    pipeline.deliver(SIGNALS)
     prepare(database, "g", "VALUES (1)")
     database.execute("INSERT INTO t VALUES (2)")
 

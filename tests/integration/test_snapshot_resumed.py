@@ -193,8 +193,7 @@ def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(world, stat
     assert world.run("after flush", PIECES + 10)
     snapshot = world.offset().snapshot
     assert sum(table.complete for table in snapshot.tables.values()) == 1
-    world.database.run(*statements.split(";"))
-    world.pipeline.catch_up()
+    world.pipeline.deliver(*statements.split(";"))
     assert {table for (table, _), times in world.chunks().items() if times > 1} <= {"b"}
     assert {p.relation.table for p in world.taken if p.restarts} <= {"b"}
     world.assert_equal()
@@ -209,8 +208,7 @@ def test_a_table_that_cannot_go_on_is_read_anew_and_the_others_go_on(world, stat
 )
 def test_ddl_between_two_runs_loses_nothing(world, statements):
     assert world.run("before write", 20)
-    world.database.run(*statements.split(";"))
-    world.pipeline.catch_up()
+    world.pipeline.deliver(*statements.split(";"))
     world.assert_equal()
 
 
@@ -218,8 +216,7 @@ def test_ddl_between_two_runs_loses_nothing(world, statements):
 def test_a_table_that_is_dropped_between_two_runs_leaves_the_others_whole(world):
     """Some of its rows were delivered; the start after the kill finds no such table."""
     assert world.run("before write", 20)
-    world.database.run("DROP TABLE a")
-    world.pipeline.catch_up()
+    world.pipeline.deliver("DROP TABLE a")
     world.assert_equal("b", "c", "nokey")
 
 
@@ -228,10 +225,9 @@ def test_long_values_that_an_update_did_not_touch_arrive(world):
     world.pipeline.settings["table.include.list"] = "public.c"
     world.database.run("UPDATE c SET long = repeat(id::text, 2000) WHERE id % 5 = 0", "VACUUM c")
     assert world.run("before write", 20)
-    world.database.run(
+    world.pipeline.deliver(
         "UPDATE c SET n = 1", "UPDATE c SET id = id + 1000 WHERE id % 2 = 0", "VACUUM c"
     )
-    world.pipeline.catch_up()
     world.assert_equal("c")
 
 

@@ -202,6 +202,5 @@ def test_a_walsender_that_survives_its_end_does_not_hold_the_slot(database, tmp_
             f"START_REPLICATION SLOT {pipeline.slot} LOGICAL 0/0 {options}".encode()
         )
         until(lambda: database.slots()[pipeline.slot], "the reader")
-        database.execute("INSERT INTO t VALUES (1)")
-        pipeline.catch_up()
+        pipeline.deliver("INSERT INTO t VALUES (1)")
     assert pipeline.destination.ids("t") == [1]

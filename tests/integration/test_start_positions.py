@@ -483,8 +483,7 @@ def test_a_snapshot_goes_on_where_it_read_and_not_where_its_sinks_were_before(pi
         before = json.loads(commit.read_bytes()) | {"snapshot": False}
         before["positions"][""]["end_lsn"] = 0xFFF00000000
         commit.write_text(json.dumps(before))
-    database.execute("INSERT INTO t VALUES (9999)")
-    pipeline.catch_up()
+    pipeline.deliver("INSERT INTO t VALUES (9999)")
     for folder in folders:
         assert '"after":{"id":9999}' in "".join(f.read_text() for f in folder.rglob("*.jsonl"))
 
@@ -551,8 +550,7 @@ def test_the_stream_waits_behind_a_snapshot_and_a_stop_ends_the_wait(pipeline, d
         run.until(snapshot_is_whole, "the end of the snapshot")
         assert run.engine.state == "snapshot"
         assert database.slots() == {pipeline.slot: False}
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.catch_up()  # no snapshot: nothing to wait for
+    pipeline.deliver("INSERT INTO t VALUES (2)")  # no snapshot: nothing to wait for
     assert pipeline.destination.ids("t") == [1, 2]
 
 
