@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from tests.conformance.test_channels_conform import rig_of_a_file
 from tests.harness.http_receiver import notification_of
+from tests.harness.json_lines import records
 from tests.harness.planted_faults import Faults, FindsFaults
 
 from waltap.errors import OffsetError
@@ -164,8 +165,7 @@ class TestPlantedNotificationChannels(FindsFaults):
         path = folder / "notifications"
 
         def read():
-            lines = path.read_text().splitlines() if path.exists() else ()
-            return [notification_of(json.loads(line)) for line in lines]
+            return [notification_of(each) for each in records(path)]
 
         spec = NotificationChannelSpec(name="file", summary="A file.", factory=plugin)
         return NotificationChannelRig(spec, path, read)

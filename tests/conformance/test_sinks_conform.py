@@ -9,6 +9,7 @@ import orjson
 import pytest
 from pyarrow import parquet
 from tests.harness.http_receiver import Receiver
+from tests.harness.json_lines import records
 
 import waltap.plugin
 import waltap_kafka.plugin
@@ -44,8 +45,7 @@ KEEP_NOTHING = {"null", "terminal"}
 
 
 def lines(path):
-    written = path.read_text().split("\n")[:-1] if path.exists() else ()
-    return [record(json.loads(line)) for line in written]
+    return [record(each) for each in records(path)]
 
 
 def record(item: dict[str, Any]) -> Record:

@@ -326,12 +326,15 @@ class PipelineRig:
         tables |= {"sinks": self.branches} if self.branches else {"sink": {"type": "kept"} | sink}
         return resolve(read_tables(tables | self.tables), host)
 
+    def checked(self, *plugins: object, **settings: Any) -> list[PreflightCheck]:
+        """Return the checks as ``waltap doctor`` makes them."""
+        host, _ = self.host(*plugins)
+        with connected(self.profile(host, **settings), host) as (connector, stages):
+            return list(checks(stages, connector, locked=False))
+
     def doctor(self, **settings: Any) -> dict[str, PreflightCheck]:
-        """Return the checks that fail or warn, by name, as ``waltap doctor`` makes them."""
-        host, _ = self.host()
-        profile = self.profile(host, **settings)
-        with connected(profile, host) as (connector, stages):
-            found = checks(stages, connector, locked=False)
+        """Return the checks that fail or warn, by name."""
+        found = self.checked(**settings)
         return {each.name: each for each in found if each.verdict in {"error", "warning"}}
 
     def repair(self) -> dict[str, RereadTable]:

@@ -198,7 +198,10 @@ def test_verify_ca_takes_a_certificate_of_another_name(cluster, shop, files, tmp
 # --- a PgBouncer is reported, whatever it lets through -------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(
+    params=["", "options", "options,replication"],
+    ids=["as it is", "that takes our settings", "that drops the wish for replication"],
+)
 def through(request, database, tmp_path) -> Iterator[PipelineRig]:
     """Return a pipeline that is given a PgBouncer's address, which ignores ``request.param``."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -210,14 +213,6 @@ def through(request, database, tmp_path) -> Iterator[PipelineRig]:
     pooler.remove()
 
 
-IGNORING = [
-    pytest.param("", id="as it is"),
-    pytest.param("options", id="that takes our settings"),
-    pytest.param("options,replication", id="that drops the wish for replication"),
-]
-
-
-@pytest.mark.parametrize("through", IGNORING, indirect=True)
 def test_a_pooler_is_named_by_the_start_and_the_doctor(through):
     with pytest.raises(WaltapError) as caught:
         through.run()

@@ -79,10 +79,6 @@ class Reader(Shop):
         done = waltap(*command.split()[1:], cwd=self.folder, NO_COLOR="1")
         return done.stdout + done.stderr
 
-    def asks_until(self, command: str, words: str) -> str:
-        until(lambda: words in self.types(command), words)
-        return self.types(command)
-
 
 @pytest.fixture
 def shop(database, tmp_path) -> Iterator[Reader]:
@@ -95,7 +91,8 @@ def test_each_trouble_looks_as_the_page_shows_it(shop):
     slow = shown("It is slow")["waltap status shop.toml"]
     with shop.process("run FILE", ready=True):
         shop.database.execute("INSERT INTO customers (v) VALUES ('y'), ('y')")
-        agrees(shop.asks_until("waltap status shop.toml", " 10 events"), slow)
+        until(lambda: " 10 events" in shop.types("waltap status shop.toml"), "10 events")
+        agrees(shop.types("waltap status shop.toml"), slow)
 
     log = shown("Spark tables lag")["waltap changelog list lake/changelog"]
     agrees(shop.types("waltap changelog list lake/changelog --last 1"), log)

@@ -5,8 +5,6 @@ import pytest
 from tests.harness.pipeline import PipelineRig, until
 from tests.harness.shop import Shop, install_plugin
 
-from waltap.cli.profile_source import connected
-from waltap.pipeline.engine.preflight import checks
 from waltap.plugins.check_context import CheckContext
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.sink import Sink, SinkCapabilities
@@ -274,22 +272,17 @@ class KeepsRows(Sink):
         pass
 
 
-def found(pipeline: PipelineRig, plugin: Looks, **settings: object) -> dict[str, PreflightCheck]:
-    host, _ = pipeline.host(plugin)
-    with connected(pipeline.profile(host, **settings), host) as (connector, stages):
-        return {each.name: each for each in checks(stages, connector, locked=False)}
-
-
 def test_a_check_gets_profile_connection_and_offset_and_a_start_asks_it_too(shop, caplog):
     plugin, pipeline = Looks(), PipelineRig(shop.database, shop.folder)
-    assert found(pipeline, plugin)["looks"].found == f"{shop.database.name} was seen"
+    (seen,) = [check.found for check in pipeline.checked(plugin) if check.name == "looks"]
+    assert seen == f"{shop.database.name} was seen"
     (context,) = plugin.contexts
     assert isinstance(context.connector, Connector)
     assert (context.profile.name, context.offset) == ("p", None)
     assert context.connector.server.version_num >= 100000
     for skipped, reported in (("none", ["warning"]), ("t", [])):
         settings = {"sink.type": "keeps", "skipped.operations": skipped}
-        said = [c for n, c in found(pipeline, Looks(), **settings).items() if n == "sink keeps"]
+        said = [c for c in pipeline.checked(Looks(), **settings) if c.name == "sink keeps"]
         assert [check.verdict for check in said] == reported, "a sink without truncates"
     with pipeline.running(plugin):
         pass

@@ -190,21 +190,13 @@ def refusal(judge: Judge, *what: str, **more: str) -> str:
     return ""
 
 
-def test_a_condition_compares_values_of_its_table_by_what_is_built_in(judge):
-    found = {condition: refusal(judge, "kept", condition) for condition in CONDITIONS}
-    assert not {
-        condition: reason
-        for condition, reason in found.items()
-        if (says := CONDITIONS[condition]) not in reason or bool(says) != bool(reason)
-    }
-
-
-def test_a_statement_selects_columns_of_its_table_under_their_names(judge):
-    found = {sql: refusal(judge, "kept", statement=sql) for sql in STATEMENTS}
+@pytest.mark.parametrize(("kind", "cases"), [("condition", CONDITIONS), ("statement", STATEMENTS)])
+def test_a_condition_or_statement_is_of_its_table_and_of_what_is_built_in(judge, kind, cases):
+    found = {sql: refusal(judge, "kept", **{kind: sql}) for sql in cases}
     assert not {
         sql: reason
         for sql, reason in found.items()
-        if (says := STATEMENTS[sql]) not in reason or bool(says) != bool(reason)
+        if (says := cases[sql]) not in reason or bool(says) != bool(reason)
     }
 
 

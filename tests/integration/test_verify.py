@@ -419,6 +419,18 @@ def test_a_captured_table_with_rows_that_the_destination_never_saw_is_a_differen
     assert "no table of this pipeline is in" in destination.says(*none, code=1)
 
 
+@contextlib.contextmanager
+def delivering(pipeline: PipelineRig) -> Iterator[None]:
+    """Deliver until the block ends: the position that is waited for may be taken at any moment."""
+
+    def deliver(ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            pipeline.catch_up()
+
+    with meanwhile(deliver):
+        yield
+
+
 @pytest.mark.parametrize("destination", ["file", "changelog"], indirect=True)
 def test_a_column_that_is_on_its_way_is_waited_for(destination):
     destination.pipeline.catch_up()
@@ -427,12 +439,7 @@ def test_a_column_that_is_on_its_way_is_waited_for(destination):
     )
     late = destination.verify(patience=0.3)
     assert late[0] != 0, late
-
-    def deliver(ended: threading.Event) -> None:
-        while not ended.wait(0.5):
-            destination.pipeline.catch_up()
-
-    with meanwhile(deliver):
+    with delivering(destination.pipeline):
         code, output = destination.verify(patience=120.0)
     assert (code, "without" in output) == (0, False), output
 
@@ -443,13 +450,7 @@ def test_a_table_whose_first_rows_are_on_their_way_is_waited_for(destination):
     destination.database.execute("INSERT INTO empty VALUES (1)")
     output = destination.says(patience=0.3, code=5)
     assert "public.empty" in output
-
-    def deliver(ended: threading.Event) -> None:
-        """Deliver until the end: the position that is waited for may be taken at any moment."""
-        while not ended.wait(0.5):
-            destination.pipeline.catch_up()
-
-    with meanwhile(deliver):
+    with delivering(destination.pipeline):
         code, output = destination.verify(patience=120.0)
     assert code == 0, output
     assert "public.empty 1 1" in output
@@ -579,8 +580,7 @@ def test_the_file_names_all_and_its_sql_removes_them_and_no_other(destination, t
 def test_rows_that_are_marked_as_deleted_are_no_difference(destination):
     destination.pipeline.settings["sink.delete.mode"] = "soft"
     destination.pipeline.catch_up()
-    destination.database.execute("DELETE FROM pairs WHERE a > 290")
-    destination.pipeline.catch_up()
+    destination.pipeline.deliver("DELETE FROM pairs WHERE a > 290")
     assert "pairs 290 290" in destination.says()
     destination.spoil("UPDATE pairs SET deleted_at = NULL WHERE a = 300")
     assert "a=300" in destination.says(code=1)

@@ -6,14 +6,9 @@ from typing import NoReturn
 import pytest
 
 
-def in_ci() -> bool:
-    """Return whether a missing service is a failure: the variable ``CI`` is set and not false."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
-
-
 def missing(what: str) -> NoReturn:
     """End the test that needs ``what``: a failure with ``CI=true``, otherwise a skip."""
     reason = f"{what}; `make setup` installs what it may, or says what to install"
-    if in_ci():
+    if os.environ.get("CI", "").lower() not in ("", "0", "false", "no"):
         pytest.fail(f"CI=true, and this service is missing: {reason}", pytrace=False)
     pytest.skip(reason)

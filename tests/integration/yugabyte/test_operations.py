@@ -8,13 +8,10 @@ import re
 from contextlib import closing
 
 import pytest
-from tests.harness.pipeline import PipelineRig
 from tests.harness.yugabyte.pipeline import YugabytePipeline
 from tests.harness.yugabyte.server import Yugabyte
 
-from waltap.cli.profile_source import connected
 from waltap.errors import WaltapError
-from waltap.pipeline.engine.preflight import checks
 from waltap_postgres.connection import PostgresSession, watch
 from waltap_postgres.errors import OtherConnector, PositionGap
 from waltap_yugabyte.errors import ChangeRefused, NotYugabyte, SlotRead, SlotStillActive
@@ -128,7 +125,7 @@ def test_checks_show_what_events_hold_and_when_the_slot_expires(pipeline):
     with pipeline.running():
         pass
     database.execute("SELECT yb_replica_identity('d', 'FULL')")
-    found = checked(pipeline)
+    found = pipeline.checked()
     events = [check.found for check in found if check.name == "events"]
     assert any("public.t" in text and "CHANGE" in text for text in events)
     assert any("public.f" in text and "FULL" in text for text in events)
@@ -140,7 +137,7 @@ def test_checks_show_what_events_hold_and_when_the_slot_expires(pipeline):
     assert named["slot expiry"].verdict == "ok"
     assert named["server version"].found == "YugabyteDB 2025.2.4.0"
     assert "wal_level" not in named
-    short = {check.name: check for check in checked(pipeline, **{"yb.slot.retention.ms": 1})}
+    short = {check.name: check for check in pipeline.checked(**{"yb.slot.retention.ms": 1})}
     assert short["slot expiry"].verdict == "warning"
     assert pipeline.server.refused == []
 
@@ -149,17 +146,17 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(pipeline):
     """And what the check says to run suffices."""
     database = pipeline.server.database
     pipeline.server.superuser = False
-    (check,) = [each for each in checked(pipeline) if each.name == "read time"]
+    (check,) = [each for each in pipeline.checked() if each.name == "read time"]
     assert check.verdict == "warning"  # this release may export a snapshot
     older = pipeline.server.version.replace("2025.2", "2024.2")
     database.execute(f"ALTER DATABASE \"{database.name}\" SET yb_double.version = '{older}'")
-    (check,) = [each for each in checked(pipeline) if each.name == "read time"]
+    (check,) = [each for each in pipeline.checked() if each.name == "read time"]
     assert check.verdict == "error"
     assert check.error is not None
     assert check.error.code == "WT-2153"
     assert not [
         each
-        for each in checked(pipeline, **{"yb.consistent.snapshot": False})
+        for each in pipeline.checked(**{"yb.consistent.snapshot": False})
         if each.name == "read time"
     ]
     for decoy in (
@@ -171,16 +168,9 @@ def test_a_role_that_may_not_read_at_a_time_is_found_before_the_start(pipeline):
     ):
         database.execute(decoy)
     for procedure in re.findall(r"CREATE PROCEDURE .*? SECURITY DEFINER[^;.]*", check.remedy):
-        assert [each for each in checked(pipeline) if each.name == "read time"]
+        assert [each for each in pipeline.checked() if each.name == "read time"]
         database.execute(procedure)
-    assert not [each for each in checked(pipeline) if each.name == "read time"]
-
-
-def checked(pipeline: PipelineRig, **settings: object) -> list:
-    """Return what ``waltap doctor`` finds."""
-    host, _ = pipeline.host()
-    with connected(pipeline.profile(host, **settings), host) as (connector, stages):
-        return list(checks(stages, connector, locked=False))
+    assert not [each for each in pipeline.checked() if each.name == "read time"]
 
 
 def test_a_table_that_joins_the_publication_of_a_slot_is_not_streamed_at_once(pipeline, caplog):

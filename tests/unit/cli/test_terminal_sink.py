@@ -29,11 +29,6 @@ def part(*changes) -> TransactionPart:
     )
 
 
-def made(context: SinkContext | None = None, **properties: Any) -> TerminalSink:
-    given = TerminalProperties.model_validate(properties)
-    return TerminalSink(given, context or SinkContext(pipeline="p", state_dir=Path()))
-
-
 def batch(*parts: Part, **more: Any) -> Batch:
     return Batch(parts=list(parts), position=Position(9), events=1, **more)
 
@@ -43,7 +38,8 @@ def shown(capfd) -> Callable[..., list[str]]:
     """Return what gives the lines for parts, without the clock."""
 
     def show(*parts: Part, context: SinkContext | None = None, **properties: Any) -> list[str]:
-        sink = made(context, **properties)
+        given = TerminalProperties.model_validate(properties)
+        sink = TerminalSink(given, context or SinkContext(pipeline="p", state_dir=Path()))
         sink.open()
         sink.write(batch(*parts))
         assert sink.flush() == Position(9)

@@ -191,13 +191,6 @@ def latest(stream: ChangeLogStream, start: Offset) -> Offset:
     return stream.latestOffset(start, stream.getDefaultReadLimit())
 
 
-def restored(log: SourceLog) -> None:
-    """The server is another from here on: a new epoch, whose LSNs begin far below."""
-    log.close()
-    log.open()
-    log.db.lsn = 0x1000
-
-
 def test_an_lsn_that_the_log_has_not_reached_is_waited_for_over_restarts(log):
     log.people("Ann")
     given = {"startingPosition": text(log.db.lsn + 0x1000)}
@@ -255,7 +248,10 @@ def test_the_offset_of_an_earlier_version_is_read_and_drops_nothing(log):
     lsn = log.newest.log_position.end_lsn
     reported = {"version": 1, "log": log.log.identity(), "epoch": 1, "end_lsn": lsn, "ordinal": 0}
     assert latest(log.stream(**given), reported) == reported
-    restored(log)
+    # The server is another from here on: a new epoch, whose LSNs begin far below.
+    log.close()
+    log.open()
+    log.db.lsn = 0x1000
     log.people("Dan")
     stream = log.stream(**given)
     assert names(stream, reported, latest(stream, reported)) == ["Dan"]
