@@ -426,6 +426,17 @@ def test_the_stream_goes_on_between_tables_without_rows(positions):
     assert (server.looks, snapshots.state.queue, snapshots.waiting) == (50, [], False)
 
 
+@pytest.mark.parametrize("identifier", ["s", "another"])
+def test_tables_that_are_asked_for_after_a_stop_are_read(identifier):
+    """The stop takes effect at the next chunk, which is behind the pause."""
+    server = WideServer(2, "id")
+    snapshots, _ = asked(server, IncrementalState(paused=True))
+    for kind in ("stop-snapshot", "execute-snapshot", "resume-snapshot"):
+        snapshots.take(Signal(identifier, kind, ""), 0)
+    assert server.looks >= 2
+    assert snapshots.state.queue == []
+
+
 def test_a_signal_that_fails_does_not_stop_the_reading_of_others():
     def read(signal: Signal, action: Any) -> Any:
         if signal.kind == "stop-snapshot":

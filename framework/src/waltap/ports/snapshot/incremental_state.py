@@ -93,7 +93,9 @@ class IncrementalState(msgspec.Struct):
         """Add requests for ``known`` tables to the queue, and return those that were new."""
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
-        accepted = accepted_of(wanted, self.unbegun, known)
+        waiting = [request for request in self.unbegun if request not in self.stopping]
+        accepted = accepted_of(wanted, waiting, known)
+        self.stopping = [request for request in self.stopping if request not in accepted]
         self.begin_again({request.name for request in accepted})
         self.queue = self.queue + accepted
         return accepted
