@@ -3,10 +3,10 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.pipeline import WAIT_S, until
 
 pytestmark = pytest.mark.shop(
@@ -225,12 +225,9 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(shop, line):
     """``| head -1``: what it did not take comes with the next run; no disk is blamed."""
     shop.database.execute("INSERT INTO orders SELECT generate_series(21, 20000)")
     words = line.replace("DSN", shop.database.dsn).replace("FILE", str(shop.path))
-    done = subprocess.run(
-        f"{sys.executable} -m waltap {words} | head -1; exit ${{PIPESTATUS[0]}}",
-        shell=True, executable="/bin/bash", cwd=shop.folder, capture_output=True, text=True,
-        timeout=2 * WAIT_S,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
+    piped = f"{sys.executable} -m waltap {words} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = run_program("bash", "-c", piped, cwd=shop.folder, wait=2 * WAIT_S)
+    assert done.stdout.count("\n") == 1, done.stderr
     for word in ("disk", "error", "failed", "Traceback", "WT-"):
         assert word not in done.stderr
     if line.startswith("run"):

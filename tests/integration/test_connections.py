@@ -1,12 +1,12 @@
 """How connections are made: certificates that fit or do not, passwords that a plugin or a command gives, and poolers."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.command import run_program
 from tests.harness.examined import examine
 from tests.harness.pipeline import PipelineRig, Run, until
 from tests.harness.servers.jars import MissingProgram
@@ -49,9 +49,7 @@ class Authority:
         (self.folder / f"{name}.key").chmod(0o600)
 
     def _openssl(self, words: str) -> None:
-        subprocess.run(
-            ["openssl", *words.split()], cwd=self.folder, check=True, capture_output=True
-        )
+        run_program("openssl", *words.split(), cwd=self.folder)
 
 
 @pytest.fixture(scope="module")

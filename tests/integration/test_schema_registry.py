@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.harness.command import run_program
 from tests.harness.door import door
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
@@ -196,10 +196,9 @@ def test_who_has_the_login_comes_in_and_nobody_else(registry, asked, given):
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
     """Return a certificate of its own signature, and its key."""
     made, key = folder / f"{name}.crt", folder / f"{name}.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-         f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)],
-        check=True, capture_output=True, timeout=120,
+    run_program(
+        *"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -addext subjectAltName=IP:127.0.0.1".split(),
+        *("-subj", f"/CN={name}", "-keyout", key, "-out", made),
     )  # fmt: skip
     return made, key
 

@@ -4,7 +4,6 @@ several connections: one snapshot, one order, every row once."""
 import itertools
 import json
 import pickle
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.harness.changelog import logged
+from tests.harness.command import run_program
 from tests.harness.meanwhile import meanwhile
 from tests.harness.pipeline import WAIT_S, PipelineRig, until
 from tests.harness.servers.postgres import Database
@@ -155,11 +155,7 @@ def connected(pipeline: PipelineRig) -> Iterator[Connector]:
 def read_elsewhere(chunks: list[SnapshotChunk], file: Path) -> list[list[str]]:
     """Return (table, chunk, values…) of every row, read by a process of its own."""
     file.write_bytes(pickle.dumps(chunks))
-    done = subprocess.run(
-        [sys.executable, "-c", READER, str(file)], capture_output=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    found: list[list[str]] = json.loads(done.stdout)
+    found: list[list[str]] = json.loads(run_program(sys.executable, "-c", READER, file).stdout)
     return found
 
 

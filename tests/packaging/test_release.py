@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from scripts.distributions import SBOM, SUMS, audit, build, build_all, members
+from tests.harness.command import run_program
 from tests.harness.servers.jars import unpack
 
 import waltap
@@ -221,10 +222,7 @@ def clean(release, tmp_path_factory) -> Path:
 
 def says(program: Path, *words: str, cwd: Path, code: int = 0) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "WALTAP"))}
-    done = subprocess.run(
-        [program, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == code, done.stderr
+    done = run_program(program, *words, code=code, cwd=cwd, env=environment)
     return done.stdout + (done.stderr if code else "")
 
 

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
+from tests.harness.command import run_program
 from tests.test_tidy import PACKAGES, fields_of
 
 from waltap.base.property import declarations
@@ -78,8 +78,7 @@ def test_the_schema_and_parts_need_no_http_client():
         "host = Host(only={'sinks'}); profile_schema(host); host.sinks['http'].factory.imported()\n"
         "host.notification_channels['webhook'].factory.imported()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert not done.returncode, done.stderr
+    run_program(sys.executable, "-c", program)
 
 
 def test_the_schema_takes_the_profiles_of_the_pages():
