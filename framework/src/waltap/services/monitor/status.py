@@ -310,6 +310,7 @@ class StatusHistory:
         self._before: tuple[int, int] | None = None
 
     def start(self) -> None:
+        self._sample()  # here: a run may end before the thread has begun
         self._thread.start()
 
     def stop(self) -> None:
@@ -323,7 +324,6 @@ class StatusHistory:
         return [point for point in self._points.copy() if point.at_ms > since_ms]
 
     def _run(self) -> None:
-        self._sample()
         while not self._end.wait(EVERY_S):
             self._sample()
 
