@@ -156,8 +156,8 @@ class PipelineChannels:
     def poll_if_due(self, now: float) -> None:
         """Process waiting signals in order, and poll each channel once a period.
 
-        The inbox is polled at every call, a channel once its last signals are confirmed. A signal that
-        cannot be read now waits for the next connection.
+        The inbox is polled at every call, a `ConfirmedChannel` once its last signals are confirmed. A
+        signal that cannot be read now waits for the next connection.
         """
         actor = self._actor
         assert actor is not None
@@ -170,7 +170,7 @@ class PipelineChannels:
             self._polled = now
             unconfirmed = {pending.channel for pending in self._pending}
             for name, channel in self._signals.items():
-                if name not in unconfirmed:
+                if not (name in unconfirmed and isinstance(channel, ConfirmedChannel)):
                     self._poll(name, channel)
         if not (due or self._pending):
             return
