@@ -155,7 +155,7 @@ class MergingFormat(StepwiseFormat):
         work = self._work(commit, table)
         self._log(work, rows)
         if table.mode.name != "append":
-            work.overwrite("current", partial(rows.rows, table), rows.fresh_here(table))
+            work.overwrite(partial(rows.rows, table), rows.fresh_here(table))
         return work.done(epoch=rows.group.epoch, continuity_id=rows.group.continuity_id)
 
     def apply(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
@@ -169,7 +169,7 @@ class MergingFormat(StepwiseFormat):
         if meets_none(table, rows.group):
             work.insert("current", partial(rows.rows, table), rows.fresh_here(table))
         elif empties:
-            work.overwrite("current", partial(self._remaining_rows, work, rows))
+            work.overwrite(partial(self._remaining_rows, work, rows))
         elif not table.key:
             work.exchange(partial(self._exchanged, work, rows))
         else:

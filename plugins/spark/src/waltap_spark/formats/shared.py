@@ -151,9 +151,7 @@ class SharedWork(TableWriter):
         )
         self.take("current", lambda: self._spark.sql(sql), "clear")
 
-    def overwrite(
-        self, what: What, frame: Callable[[], DataFrame], rows: pa.Table | None = None
-    ) -> None:
+    def overwrite(self, frame: Callable[[], DataFrame], rows: pa.Table | None = None) -> None:
         """Replace the table's rows, by a MERGE without matches."""
 
         def action() -> None:
@@ -163,12 +161,12 @@ class SharedWork(TableWriter):
             source = f"({selected({**values, never: 'CAST(NULL AS string)'})})"
             never = f"t.{quoted(self._place.column)} = s.{never}"
             self._spark.sql(
-                f"MERGE INTO {self.at(what)} t USING {source} s ON {never}"
+                f"MERGE INTO {self.at('current')} t USING {source} s ON {never}"
                 f" WHEN NOT MATCHED THEN {inserted(names)}"
                 f" WHEN NOT MATCHED BY SOURCE AND t.{self.own_rows} THEN DELETE"
             )
 
-        self.take(what, action, ROWS)
+        self.take("current", action, ROWS)
 
     def complete(self, rows: pa.Table) -> pa.Table:
         source = pa.repeat(pa.scalar(self._place.source, pa.string()), rows.num_rows)

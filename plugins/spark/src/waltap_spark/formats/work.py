@@ -100,9 +100,9 @@ class TableWriter:
             targets={**self.table.stored_table.targets, what: target}
         )
 
-    def overwrite(self, what: What, frame: Rows, rows: pa.Table | None = None) -> None:
+    def overwrite(self, frame: Rows, rows: pa.Table | None = None) -> None:
         """Replace all rows by the rows of ``frame``; ``rows`` as in `insert`."""
-        self.insert(what, frame, rows, replaces=True)
+        self.insert("current", frame, rows, replaces=True)
 
     def insert(
         self, what: What, frame: Rows, rows: pa.Table | None, *, replaces: bool = False
