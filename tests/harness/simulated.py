@@ -1,7 +1,9 @@
-"""Pipelines on a clock that jumps, and how their sinks fail."""
+"""Pipelines on a clock that jumps, how their sinks fail, and what fails or dies where a test says."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +42,28 @@ def raising(error: Exception) -> Callable[..., object]:
         raise error
 
     return fail
+
+
+class Died(BaseException):
+    """Who wrote is gone."""
+
+
+@contextlib.contextmanager
+def dying(*places: tuple[object, str], at: int = 1) -> Iterator[list[str]]:
+    """Have whoever works in the block die at call number ``at`` of all ``places``, objects and names of their functions,
+    and at each later one; give the calls. Raises: Died."""
+    calls: list[str] = []
+
+    def until_then(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            if len(calls) >= at:
+                raise Died
+            return function(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in places:
+            patch.setattr(place, name, until_then(name, getattr(place, name)))
+        yield calls

@@ -1,13 +1,12 @@
 """A change log that is written by hand, and the Spark tables that follow it."""
 
-import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from tests.harness.changelog import ALL, Database, batch, context
+from tests.harness.simulated import Died, dying
 
 from waltap.changes.decode.relation import Relation
 from waltap_sinks.changelog import ChangeLog, ChangeLogProperties, ChangeLogSink
@@ -17,30 +16,6 @@ from waltap_spark.formats.choice import PARQUET, FormatChoice
 from waltap_spark.read.live import LiveTables
 from waltap_spark.session.session import prepare
 from waltap_spark.state.output import SparkOutput, TargetTable
-
-
-class Died(BaseException):
-    """The driver is gone."""
-
-
-@contextlib.contextmanager
-def dying(*places: tuple[object, str], at: int = 1) -> Iterator[None]:
-    """Have the driver of the block die at call number ``at`` of all ``places``, objects and names of their functions,
-    and at each later one. Raises: Died."""
-    calls = itertools.count(1)
-
-    def until_then(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if next(calls) >= at:
-                raise Died
-            return function(*arguments, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for place, name in places:
-            patch.setattr(place, name, until_then(getattr(place, name)))
-        yield
 
 
 def folder_of(target: TargetTable) -> Path:

@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from tests.harness.changelog import Database as Model
 from tests.harness.changelog import batch, copy_of, in_parts, relation
+from tests.harness.simulated import Died, dying
 from tests.harness.sql import (
     PEOPLE,
     VISITS,
@@ -421,32 +421,8 @@ def test_a_new_snapshot_replaces_rows_in_one_moment(postgres):
     assert held(postgres, "people") == [("3", "old", None), ("4", "new", None)]
 
 
-@contextlib.contextmanager
-def dying(at: int) -> Iterator[list[str]]:
-    """Have the sink die at its call number ``at`` that renames a column, or notes or commits that; give the calls."""
-    calls: list[str] = []
-
-    def counted(name: str, function: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            calls.append(name)
-            if len(calls) >= at:
-                raise KeyboardInterrupt
-            return function(*arguments, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        for place, name in (
-            (SqlTarget, "rename_column"),
-            (SinkMetadata, "note"),
-            (SqlTarget, "commit"),
-        ):
-            patch.setattr(place, name, counted(name, getattr(place, name)))
-        yield calls
-
-
 def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(maria):
-    """There each rename commits by itself. It dies twice at each step of the exchange."""
+    """There each rename commits by itself. It dies twice as it renames a column, or notes or commits that."""
     columns = [("id", "int4"), ("a", "text"), ("b", "text")]
     for at in itertools.count(1):
         table = f"t{at}"
@@ -456,8 +432,10 @@ def test_columns_that_exchange_names_keep_their_values_though_the_sink_dies(mari
         maria.deliver(source.inserted(one, ["1", "a1", "b1"]), named=table)
         part = source.inserted(two, ["2", "b2", "a2"])
         for _ in range(2):
+            steps = (SqlTarget, "rename_column"), (SinkMetadata, "note"), (SqlTarget, "commit")
             with (
-                dying(at) as calls,
+                contextlib.suppress(Died),
+                dying(*steps, at=at) as calls,
                 contextlib.closing(maria.opened(named=table)) as sink,
             ):
                 sink.write(batch(copy_of(part)))
