@@ -24,7 +24,7 @@ from tests.harness.spark_steps import (
 )
 
 from waltap_spark.apply import applier
-from waltap_spark.config.shared_targets import TargetMappings
+from waltap_spark.config.shared_targets import TargetMappings, sharers
 from waltap_spark.formats.choice import FormatChoice
 from waltap_spark.read.live import LiveTables
 
@@ -56,7 +56,7 @@ def sources_keep_to_themselves(folder: Path, spark: Any, table_format: str) -> N
     for machine in machines:
         machine.end_here()
     tables = LiveTables(rig.spark, rig.output)
-    assert tables.shared == sorted(f"all.{kind}" for kind in KINDS)
+    assert list(sharers(tables.states.values())) == sorted(f"all.{kind}" for kind in KINDS)
     for kind in KINDS:
         counts = _by_source(tables.current(f"all.{kind}"))
         own = {f"tenant {m.schema[1]}": tables.current(m.name(kind)).count() for m in machines}

@@ -124,11 +124,6 @@ class LiveTables:
         found = {name: self._problem(each) for name, each in sorted(self.states.items())}
         return {name: problem for name, problem in found.items() if problem is not None}
 
-    @property
-    def shared(self) -> list[str]:
-        """Return the targets (``schema.table``) that several tables share."""
-        return list(self._sharers())
-
     def _sharers(self) -> dict[str, list[TableState]]:
         return sharers(self.states.values())
 
