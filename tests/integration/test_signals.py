@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ class Kept:
     def __init__(self) -> None:
         self.sent: list[Notification] = []
         self.waiting: list[Signal] = []
-        self.faults: list[Exception] = []
+        self.faults: list[BaseException] = []
         self.closed = 0
 
     @hookimpl
@@ -294,10 +295,12 @@ def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path
 
 
 @CHANNELS
+@pytest.mark.parametrize("end", ["a stop", "an interrupt"])
 def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
-    pipeline, kept, tmp_path
+    pipeline, kept, tmp_path, end
 ):
-    with pipeline.running(kept) as run:
+    ends = pytest.raises(KeyboardInterrupt) if end == "an interrupt" else nullcontext()
+    with ends, pipeline.running(kept) as run:
         rows_that_stay_in_memory(run, tmp_path)
         ask(tmp_path, "other")
         asked = run.engine.signal("execute-snapshot", READ_T)
@@ -306,7 +309,12 @@ def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
             run.until(lambda count=number + 1: len(run.notices.signals) == count, "the signals")
         assert not asked.done()  # a crash would lose it
         del pipeline.destination.flush_all
-        run.engine.stop()
+        if end == "a stop":
+            run.engine.stop()
+        else:
+            kept.faults = [KeyboardInterrupt()]
+            run.join()
+    kept.faults = []
     assert asked.result(0).accepted
     assert not list(tmp_path.glob("asks*"))
     ask(tmp_path, "other")

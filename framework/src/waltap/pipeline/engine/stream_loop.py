@@ -246,17 +246,22 @@ class StreamLoop:
                         self._confirmation.last()
                     raise
                 except BaseException:
-                    self._confirmation.last()
+                    self._end()
                     raise
-                self._confirmation.last()
-                if state.leadership.held:
-                    self._run.channels.confirm()
+                self._end()
                 if not (state.cut or self._merge) and state.leadership.held:
                     with suppress(ConnectionLost):
                         self._confirmation.idle()
         finally:
+            self._run.channels.pause()
             for each in self._readers:
                 each.close()
+
+    def _end(self) -> None:
+        """Flush, and answer the signals that are stored, also where a stop ended a wait."""
+        self._confirmation.last()
+        if self._state.leadership.held:
+            self._run.channels.confirm()
 
     def _stream(self, *, after_snapshot: bool) -> None:
         state, delivery = self._state, self._delivery

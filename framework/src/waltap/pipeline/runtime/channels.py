@@ -153,6 +153,10 @@ class PipelineChannels:
             left[pending.signal.fingerprint] -= 1
             pending.acted = left[pending.signal.fingerprint] >= 0
 
+    def pause(self) -> None:
+        """Have signals wait until `resume`."""
+        self._actor = None
+
     def poll_if_due(self, now: float) -> None:
         """Process waiting signals in order, and poll each channel once a period.
 
