@@ -114,6 +114,15 @@ def test_what_cannot_be_known_is_said_until_a_snapshot_mends_it(rig, caplog):
     assert [row["id"] for row in current(rig)] == [1]
 
 
+def test_a_history_alone_is_never_in_doubt(delta, tmp_path):
+    rig = Rig(tmp_path, delta, "delta", modes=ModeRules(modes=("append",)))
+    fill(rig)
+    columns = [("id", "int4"), ("a", "bpchar"), ("b", "text"), ("at", "timestamptz")]
+    more = {"at": {"default": "clock_timestamp()"}}
+    rig.insert(relation("public.t", columns, numbers=range(1, 5), more=more), ["3", "a", "b", None])
+    assert (state(rig).failed, state(rig).stale, len(current(rig))) == ("", (), 3)
+
+
 def test_a_table_that_was_perhaps_renamed_is_said_to_have_rows_elsewhere(rig):
     """A number counts in its own epoch: the server may be another one."""
     fill(rig)

@@ -226,7 +226,10 @@ def identify(
         table = _numbered(
             table, {n: i for n, i in ids.items() if n in table.columns and n not in table.ids}
         )
-    had_rows = table.has_rows
+    # a history alone has what was logged, whatever became of the rows
+    had_rows = table.mode.name != "append" and (
+        table.base or table.pending or table.stored_table.targets
+    )
     snapshot_reasons = (
         (*_snapshot_reasons(table, group, ids, known), *_attribute_reasons(table, group, types))
         if had_rows

@@ -424,10 +424,6 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found | {part.path for part in self.base}
 
     @property
-    def has_rows(self) -> bool:
-        return bool(self.base or self.pending or self.stored_table.targets)
-
-    @property
     def base_rows(self) -> int:
         return sum(part.rows for part in self.base)
 
