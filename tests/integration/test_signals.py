@@ -22,7 +22,7 @@ from tests.harness.simulated import raising
 
 from waltap.base.plugin_errors import LibraryMissing
 from waltap.changes.transactions.position import parse_lsn
-from waltap.errors import SinkError
+from waltap.errors import ConnectionLost, SinkError
 from waltap.plugins.hookspecs import hookimpl
 from waltap.ports.notifications import Notification
 from waltap.ports.notifications.webhook_channel import (
@@ -33,6 +33,7 @@ from waltap.ports.notifications.webhook_channel import (
 from waltap.ports.signals import Signal, SignalCall, SignalUnusable
 from waltap.ports.signals.inbox import FileSignals
 from waltap.ports.specs import NotificationChannelSpec, SignalActionSpec, SignalChannelSpec
+from waltap_postgres.snapshot.chunk_query import PostgresChunks
 
 READ_T = {"data-collections": ["public.t"]}
 
@@ -321,6 +322,29 @@ def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
     with pipeline.running(kept) as run:
         run.until(lambda: not list(tmp_path.glob("asks*")), "the end of the file")
         assert run.notices.signals == [("execute-snapshot", "other")]
+
+
+@CHANNELS
+def test_rows_that_a_lost_link_kept_from_the_sink_are_read_again(
+    pipeline, kept, tmp_path, monkeypatch
+):
+    """The end of that connection stores the signal that asked for them, and no progress."""
+    chunk, destination = PostgresChunks.chunk, pipeline.destination
+    read: list[object] = []
+
+    def second_fails(*given, **named):
+        read.append(given)
+        if len(read) == 2:
+            del destination.flush_all
+            raise ConnectionLost("the link is gone")
+        return chunk(*given, **named)
+
+    with pipeline.running(kept) as run:
+        rows_that_stay_in_memory(run, tmp_path)
+        monkeypatch.setattr(PostgresChunks, "chunk", second_fails)
+        ask(tmp_path, "other")
+        run.until(lambda: kept.reported("Incremental Snapshot").count("COMPLETED") == 2, "its end")
+    assert sorted(destination.ids("t", "r"))[:4] == [1, 1, 2, 2]
 
 
 @CHANNELS

@@ -157,7 +157,9 @@ class SignalStage:
         watcher = self._watcher
         if watcher is not None and not set(watcher.state.acted) <= set(repeated):
             watcher.forget_signals(repeated)
-            self._keep(watcher)
+            # Of the watcher nothing else: after a failure its progress has rows that were not written.
+            self._delivery.note_signals({**self._delivery.signals, "acted": watcher.state.acted})
+            self._delivery.keep_signals()
 
     @property
     def waiting(self) -> bool:
