@@ -697,6 +697,7 @@ def test_what_the_owner_held_back_is_reported_to_each_partition_whichever_is_fur
     rig.delivery.write([parts[3]], partition="b")
     rig.delivery.write([parts[0]], partition="a")
     confirmation.flush_now()
+    assert confirmation.idle()  # the server has reported no later place
     assert {name: each.lsns for name, each in streams.items()} == {"a": [0x20], "b": [0x20]}
     held = parts[3].end_lsn
     confirmation.last()

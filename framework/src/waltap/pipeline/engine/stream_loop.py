@@ -131,8 +131,8 @@ class SlotAdvancer:
         if not reader.stream.confirms:
             return
         if self._state.confirmable is not None:
-            wanted, lsn = lsn, self._state.release(lsn)
-            self._held_back.pop(reader.partition, None)
+            wanted = max(lsn, self._held_back.pop(reader.partition, 0))
+            lsn = self._state.release(wanted)
             if lsn < wanted:
                 self._held_back[reader.partition] = wanted
         if lsn <= self._confirmed.get(reader.partition, 0):
