@@ -132,6 +132,9 @@ def test_progress_towards_the_target_breaks_silence_and_patience_has_an_end():
     assert not silence.lasted(5.0, 1000)
     assert silence.caught_up
     assert silence.lasted(6.0, 1000)
+    assert not silence.lasted(7.0, 1000, 3000)
+    assert not silence.lasted(37.0, 2000, 3000), "towards a position that rows wait for"
+    assert [silence.lasted(at, 2000, 3000) for at in (67.0, 68.0)] == [False, True]
     assert [given_up.lasted(at, 0) for at in (30.0, 31.0)] == [False, True]
 
 

@@ -64,10 +64,11 @@ class Limits:
 class IdleDetector:
     """Decide when a silent stream is idle. Sans-IO.
 
-    A server that still works through old WAL is silent, too. Until it has read up to ``target``, its
-    progress ends the silence, and only a much longer one (PATIENCE_S more) is idle: the server may be in
-    the middle of something that it does not report. So it is while rows wait for a watermark,
-    which may be lost, or for a position, which a standby of an idle primary does not reach.
+    A server that still works through old WAL is silent, too. Until it has read up to ``target``, or to a
+    position that rows wait for, its progress ends the silence, and only a much longer one (PATIENCE_S
+    more) is idle: the server may be in the middle of something that it does not report, and a standby of
+    an idle primary does not reach the position. So it is while rows wait for a watermark, which may be
+    lost.
     """
 
     PATIENCE_S = 30.0
@@ -90,10 +91,9 @@ class IdleDetector:
         """
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
-        if not self.caught_up:
-            if read > self._read:
-                self._read, self._since = read, now
-            self.caught_up = read >= self._target
+        if (awaited or not self.caught_up) and read > self._read:
+            self._read, self._since = read, now
+        self.caught_up = self.caught_up or read >= self._target
         patiently = awaited is not None or not self.caught_up
         wanted = self._seconds + (self.PATIENCE_S if patiently else 0.0)
         return now - self._since >= wanted
