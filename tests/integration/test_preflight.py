@@ -306,6 +306,13 @@ def test_partitions_that_are_half_detached_or_unlogged_are_reported(pipeline):
 # --- sinks and state -------------------------------------------------------------------------------------
 
 
+def test_a_log_file_that_cannot_be_written_fails_the_check_and_no_pipeline_of_a_program(pipeline):
+    """The command refuses it where it opens it; a program has its own log."""
+    pipeline.settings["waltap.log.file"] = str(pipeline.folder / "x/log")
+    assert pipeline.doctor()["log file"].verdict == "error"
+    pipeline.catch_up()
+
+
 def test_spark_without_java(pipeline):
     spark = {"sink.type": "spark", "sink.path": str(pipeline.folder / "lake")}
     for words in (["doctor", "--json"], ["run"]):

@@ -90,9 +90,6 @@ CASES = {
     "a state folder that cannot be made": Case(
         "", {"waltap.state.dir": "{folder}/file"}, "state folder", "WT-6005", {"waltap.state.dir": "{folder}/x"}
     ),
-    "a log that cannot be written": Case(
-        "", {"waltap.log.file": "{folder}/x/log"}, "log file", "", {"waltap.log.file": "{folder}/log"}
-    ),
 }  # fmt: skip
 
 

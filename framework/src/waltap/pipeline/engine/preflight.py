@@ -81,7 +81,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
     """
     offset = stages.store.load()
     runs = not locked and running(stages.profile.state_dir) is not None
-    found = [_state(stages, locked=locked), *_of_log_file(stages.profile), *_of_sink(stages)]
+    found = [_state(stages, locked=locked), *_of_sink(stages)]
     for branch in stages.branches:
         found += _of_branch(stages, branch)
     found += _of_notifications(stages)
@@ -92,6 +92,7 @@ def checks(stages: PipelineStages, connector: Connector, *, locked: bool) -> lis
             found += usable(connector.check(offset), list, connector, "check")
             found += _of_source(stages, connector, offset, found)
     else:
+        found += _of_log_file(stages.profile)  # of the command: a program has its own log
         asked = asked_of_the_stored_offset(
             stages.store,
             connector.check,
