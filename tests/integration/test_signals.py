@@ -285,9 +285,14 @@ def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path
         ask(tmp_path)
         with pipeline.running(kept) as run:
             run.until(lambda: completed(kept), "the snapshot's end")
-    polls = [raising(OSError(5, "it fails at first")), FileSignals.poll]
-    first = lambda channel: polls.pop(0)(channel) if len(polls) > 1 else polls[0](channel)
-    monkeypatch.setattr(FileSignals, "poll", first)
+    read, faults = Path.read_bytes, [OSError(5, "it fails at first")]
+
+    def read_later(path):
+        if path.suffix == ".taken" and faults:
+            raise faults.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_later)
     with pipeline.running(kept) as run:
         run.until(lambda: not list(tmp_path.glob("asks*")), "the end of the file")
         assert run.notices.signals == []
@@ -296,12 +301,12 @@ def test_a_signal_that_was_stored_is_not_acted_on_again(pipeline, kept, tmp_path
 
 
 @CHANNELS
-@pytest.mark.parametrize("end", ["a stop", "an interrupt"])
+@pytest.mark.parametrize("end", ["a stop", "an interrupt", "a failure"])
 def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
-    pipeline, kept, tmp_path, end
+    pipeline, kept, tmp_path, end, monkeypatch
 ):
-    ends = pytest.raises(KeyboardInterrupt) if end == "an interrupt" else nullcontext()
-    with ends, pipeline.running(kept) as run:
+    error = {"an interrupt": KeyboardInterrupt(), "a failure": SinkError("it is down")}.get(end)
+    with pytest.raises(type(error)) if error else nullcontext(), pipeline.running(kept) as run:
         rows_that_stay_in_memory(run, tmp_path)
         ask(tmp_path, "other")
         asked = run.engine.signal("execute-snapshot", READ_T)
@@ -312,9 +317,14 @@ def test_a_signal_that_the_end_of_a_run_stored_is_no_reason_to_ignore_one_alike(
         del pipeline.destination.flush_all
         if end == "a stop":
             run.engine.stop()
-        else:
-            kept.faults = [KeyboardInterrupt()]
+        elif end == "an interrupt":
+            kept.faults = [error]
             run.join()
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(pipeline.destination, "before_write", raising(error))
+                pipeline.database.execute("INSERT INTO t VALUES (102)")
+                run.join()
     kept.faults = []
     assert asked.result(0).accepted
     assert not list(tmp_path.glob("asks*"))

@@ -243,7 +243,7 @@ class StreamLoop:
                 except SinkError:
                     # The sink's refusal of later batches may hide a failure that can be retried.
                     with suppress(SinkError):
-                        self._confirmation.last()
+                        self._end()
                     raise
                 except BaseException:
                     self._end()
@@ -260,7 +260,7 @@ class StreamLoop:
     def _end(self) -> None:
         """Flush, and answer the signals that are stored, also where a stop ended a wait."""
         self._confirmation.last()
-        if self._state.leadership.held:
+        if self._state.leadership.held and not self._delivery.failed:
             self._run.channels.confirm()
 
     def _stream(self, *, after_snapshot: bool) -> None:

@@ -109,7 +109,7 @@ class FileSignals:
         self._taken = self._path.with_name(self._path.name + TAKEN)
         self._unfinished = -1
 
-    def poll(self) -> list[Signal]:
+    def poll(self) -> list[Signal] | None:
         try:
             # a process that died after the rename may not have acted on the signals
             if not self._taken.exists():
@@ -123,10 +123,11 @@ class FileSignals:
             found = [signal for signal in read if signal is not None]
             if not found:
                 self.confirm()
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                _leave_out(f"{self._path} cannot be read: {error.strerror}")
+        except FileNotFoundError:
             return []
+        except OSError as error:
+            _leave_out(f"{self._path} cannot be read: {error.strerror}")
+            return None
         return found
 
     def confirm(self) -> None:
