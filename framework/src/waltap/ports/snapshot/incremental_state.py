@@ -93,11 +93,13 @@ class IncrementalState(msgspec.Struct):
         """Add requests for ``known`` tables to the queue, and return those that were new."""
         # A table that is partly read is read again after that: something may have happened to it
         # since, such as a gap, or another table may have its name.
-        waiting = [request for request in self.unbegun if request not in self.stopping]
-        accepted = accepted_of(wanted, waiting, known)
-        self.stopping = [request for request in self.stopping if request not in accepted]
+        unbegun, stopping = self.unbegun, set(self.stopping)
+        accepted = accepted_of(wanted, [r for r in unbegun if r not in stopping], known)
+        again = stopping.intersection(accepted)
+        self.stopping = [request for request in self.stopping if request not in again]
         self.begin_again({request.name for request in accepted})
-        self.queue = self.queue + accepted
+        waiting = again.intersection(unbegun)
+        self.queue = self.queue + [request for request in accepted if request not in waiting]
         return accepted
 
     def drop(self, requests: Collection[SnapshotRequest]) -> None:
