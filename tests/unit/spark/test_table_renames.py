@@ -326,3 +326,16 @@ def test_a_column_that_was_left_out_for_a_while_needs_a_new_snapshot():
     another, _reasons = identify(replaced(table(), keeps_rows=True), group(("id", 1)), {})
     _new, reasons = identify(another, group(("id", 1), ("v", 2)), {})
     assert reasons == (), "the v that is there was a former table's"
+
+
+@pytest.mark.parametrize(
+    ("ids", "doubted"), [({"id": 10_001, "v": 2}, False), ({"id": 10_001}, True)]
+)
+def test_a_default_is_in_doubt_where_rows_have_a_former_column_as_null(ids, doubted):
+    """In files of the former table it has its values, and a number."""
+    gone = table()
+    gone = replace(gone, base=(replace(gone.base[0], ids=ids),))
+    made, _reasons = identify(replaced(gone, keeps_rows=True), group(("id", 1)), {})
+    new = group(("id", 1), ("v", 2))
+    new.columns = tuple(replace(column, missing="5") for column in new.columns)
+    assert bool(identify(made, new, {})[1]) is doubted

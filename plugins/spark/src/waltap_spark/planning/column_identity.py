@@ -218,6 +218,11 @@ def identify(
     """
     ids = _ids(table, group.columns)
     known = {number for each in table.version_ids.values() for number in each.values()}
+    # Rows may be stored with a former table's column of a name, as null. In files of that table it
+    # has a number.
+    stored = {*table.stored_table.columns}.union(
+        *(part.columns.keys() - part.ids for part in table.base)
+    )
     if ids != table.ids:
         called = renames(table, group)
         # Files have no column of a spare name: they are read by the number.
@@ -231,7 +236,10 @@ def identify(
         table.base or table.pending or table.stored_table.targets
     )
     snapshot_reasons = (
-        (*_snapshot_reasons(table, group, ids, known), *_attribute_reasons(table, group, types))
+        (
+            *_snapshot_reasons(table, group, ids, known, stored & table.columns.keys()),
+            *_attribute_reasons(table, group, types),
+        )
         if had_rows
         else ()
     )
@@ -325,19 +333,20 @@ def renews_columns(table: TableState, group: SegmentGroup) -> bool:
 
 
 def _snapshot_reasons(
-    table: TableState, group: SegmentGroup, numbers: Mapping[str, int], known: set[int]
+    table: TableState,
+    group: SegmentGroup,
+    numbers: Mapping[str, int],
+    known: set[int],
+    stored: set[str],
 ) -> "list[str]":
     """Return the reasons why older rows may differ from the source.
 
-    ``numbers`` belong to the columns of the group, ``known`` to the columns of earlier groups.
+    ``numbers`` belong to the columns of the group, ``known`` to the columns of earlier groups,
+    ``stored`` are former tables' columns that rows have.
     """
     found = []
     newest = max((n for n in known if n // PER_INCARNATION == table.incarnation), default=-1)
     unsent = set(table.hidden).difference(table.source_columns)
-    # rows may be stored with the column of its name that a former table had, as null
-    stored = table.columns.keys() & {*table.stored_table.columns}.union(
-        *(part.columns for part in table.base)
-    )
     for column in group.columns:
         before = table.source.get(column.name)
         if before is not None:
