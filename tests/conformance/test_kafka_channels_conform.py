@@ -23,7 +23,12 @@ from tests.harness.servers.kafka import Kafka
 from waltap.errors import SinkError
 from waltap.ports.notifications import Notification
 from waltap.ports.signals.signal import Signal
-from waltap_kafka.errors import KafkaRefused, KafkaSignalTopicMissing, KafkaUnreachable
+from waltap_kafka.errors import (
+    KafkaNotDelivered,
+    KafkaRefused,
+    KafkaSignalTopicMissing,
+    KafkaUnreachable,
+)
 from waltap_kafka.plugin import register_notification_channels, register_signal_channels
 from waltap_kafka.properties import KafkaNotificationProperties, KafkaSignalProperties
 from waltap_testing import (
@@ -157,8 +162,11 @@ class LostAnswer:
             raise KafkaException(KafkaError(self._code, "the link is gone"))
 
 
-@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR])
-def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka, code):
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(KafkaError._TRANSPORT, KafkaUnreachable), (KafkaError.NOT_COORDINATOR, KafkaNotDelivered)],
+)
+def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka, code, error):
     prefix, topic = signal_topic(kafka)
     channel = SIGNALS.factory(signal_properties(kafka.bootstrap, prefix))
     channel._consumer = LostAnswer(channel._consumer, code)
@@ -166,7 +174,7 @@ def test_a_signal_whose_commit_has_no_answer_is_not_lost(kafka, code):
     producer.produce(topic, signal_value("1"), prefix)
     assert producer.flush(WAIT_SECONDS) == 0
     assert [signal.identifier for signal in channel.poll()] == ["1"]
-    with pytest.raises(SinkError, match="the link is gone"):
+    with pytest.raises(error, match="the link is gone"):
         channel.confirm()
     assert channel.poll() == []
     channel.close()
