@@ -4,6 +4,7 @@ import atexit
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoints, entry_points
@@ -26,6 +27,8 @@ pytest_plugins = ["tests.harness.servers.fixtures"]
 # hundreds of processes of ours are started: without bytecode each would compile all our modules again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# a shell starts a job in the background with SIGINT ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
 
 # no test is a matter of time; `make test-all` tries more

@@ -350,7 +350,6 @@ def test_a_password_of_a_placeholder_is_not_shown_nor_what_a_plugin_shows_of_it(
 INTERRUPTED = """
 import builtins, os, signal, sys
 load, wanted = builtins.__import__, sys.argv.pop(1)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 def load_and_interrupt(name, *rest, **more):
     if name == wanted:
         builtins.__import__ = load

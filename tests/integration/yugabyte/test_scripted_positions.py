@@ -212,7 +212,7 @@ def test_scenario_33_origins_and_keepalives_with_the_highest_position(stage, scr
     confirmed = [AwaitConfirmed(end, WAIT_S) for end in (5, 8)]
     script = [*high, *first, *high, confirmed[0], *high, *second, *high, confirmed[1], *high]
     server = scripted(script, high)
-    for end in (("--max-records", "2"), ("--until-idle", "0.5")):
+    for end in (("--until-lsn", "0/8"), ("--until-idle", "0.5")):
         stage.run(server, *end, **{"status.update.interval.ms": 20})
     assert (stage.ids(), starts(server)) == ([1, 2], [2, 8])
     assert {update.flushed for update in server.feedback} <= {2, 5, 8}
