@@ -53,10 +53,12 @@ PluginRaised = WaltapError.define("PluginRaised", "WT-1108")
 def interrupts(error: BaseException) -> bool:
     """Return whether the user ends the program.
 
-    While a command handles SIGINT itself, Python raises no KeyboardInterrupt: a plugin did.
+    While a command of waltap handles SIGINT, only a plugin raises KeyboardInterrupt. Python's own
+    handler raises it, and a program's may: PySpark's does.
     """
     handler = signal.getsignal(signal.SIGINT)
-    return isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler
+    may_raise = callable(handler) and not handler.__module__.startswith("waltap.")
+    return isinstance(error, KeyboardInterrupt) and may_raise
 
 
 class UnusableResult(Exception):
