@@ -123,7 +123,7 @@ def readers(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the log's readers and their positions; register or forget a reader.
+    """List readers and their positions; register or forget one.
 
     Changes that a registered reader has not read stay in the log, for --hold-hours of silence.
     """

@@ -1,4 +1,4 @@
-"""Identify a change log, and its entries without a gap between them.
+"""Identify a change log and its entries without gaps.
 
 Entries of a table that follow each other without a gap have the same continuity id (a stretch). A
 reader of the log may rely on it: an inserted row then replaces none. A new id begins wherever a
@@ -44,7 +44,7 @@ def log_identity(store: FileStore) -> str:
 
 
 def make_log_identity(store: FileStore) -> str:
-    """Return the id of the log in ``store``; create a missing one."""
+    """Return the log's id; create a missing one."""
     found = log_identity(store)
     if not found:
         store.publish(IDENTITY_FILE, msgspec.json.encode(_LogIdentity(uuid.uuid4().hex)) + b"\n")
@@ -146,7 +146,7 @@ class TableContinuity:
         self._reread = schema, table
 
     def passes_until(self, commit_lsn: int) -> bool:
-        """Return whether `passes` would be true for a transaction up to ``commit_lsn``."""
+        """Return whether a transaction up to ``commit_lsn`` `passes`."""
         return bool(self._reread) or not (self._passed or commit_lsn < self._completeness.since)
 
     def passes(self, commit_lsn: int) -> bool:

@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
-    """Define a point of the change log, in order. It covers everything before it."""
+    """Order the change log by a point that covers everything before it."""
 
     # Grows when a pipeline starts over, since LSNs of two server histories cannot be compared.
     epoch: int
@@ -213,7 +213,7 @@ def bucket_of(moment: dt.datetime) -> str:
 
 
 def next_bucket(last: str, moment: dt.datetime) -> str:
-    """Return the folder of files written at ``moment``, which sorts behind ``last``.
+    """Return the folder for ``moment``, sorted behind ``last``.
 
     ``last`` is "" at first. A clock that goes back a little changes nothing. One that was more
     than a day ahead left a folder of the future: its name comes before the time then.
@@ -226,12 +226,12 @@ def next_bucket(last: str, moment: dt.datetime) -> str:
 
 
 def written_in(bucket: str) -> str:
-    """Return when the files of a folder were written, as `bucket_of` does."""
+    """Return when a folder's files were written, as `bucket_of`."""
     return bucket[-len(EARLIEST) :]
 
 
 def written_before(buckets: Iterable[str], before: str) -> list[str]:
-    """Return the folders, of ``buckets`` in order, that are older than ``before``.
+    """Return the ``buckets``, in order, older than ``before``.
 
     A folder of the future is as old as one behind it.
     """

@@ -101,7 +101,7 @@ class CaptureGapFile:
 
 
 def write_note(path: Path, text: str) -> None:
-    """Store a text that serves a check only, so errors are ignored."""
+    """Store a text for a check; ignore errors."""
     # A rename, so that a kill leaves the old text or the new one, never half of it.
     draft = path.with_suffix(".tmp")
     with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ class PublishedNote:
         write_note(self._path, f"{self._log}\n{self.identity}\n{log_position}")
 
     def read(self) -> LogPosition | None:
-        """Return the position, None if nothing was written or it is unknown."""
+        """Return the position, None if it is unknown."""
         try:
             about, _, text = self._path.read_text().rpartition("\n")
             log_position = LogPosition.parse(text)

@@ -9,7 +9,7 @@ Compression = Literal["zstd", "snappy", "lz4", "none"]
 
 
 class ChangeLogProperties(StorageProperties):
-    """The folder of the change log, and the size of its pieces."""
+    """The change log's folder and the size of its pieces."""
 
     path: str = declare(
         "path",

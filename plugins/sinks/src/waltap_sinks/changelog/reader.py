@@ -191,7 +191,7 @@ class ChangeLog:
         return [each for each in found if each.exists()]
 
     def identity(self) -> str:
-        """Return the id of this log, which moves with it, or ""."""
+        """Return this log's id, which moves with it, or ""."""
         return log_identity(self.store)
 
     # --- manifests --------------------------------------------------------------------------------
@@ -206,13 +206,13 @@ class ChangeLog:
 
     @property
     def end(self) -> LogPosition:
-        """Return the position of the newest manifest, `NOTHING` in an empty log."""
+        """Return the newest manifest's position, `NOTHING` without one."""
         last = self.last()
         return NOTHING if last is None else last.log_position
 
     @property
     def begin(self) -> LogPosition:
-        """Return the position before the oldest manifest, `NOTHING` in an empty log."""
+        """Return the position before the oldest manifest, else `NOTHING`."""
         first = self.first()
         return NOTHING if first is None else first.previous
 
@@ -264,7 +264,7 @@ class ChangeLog:
         return list(islice(self._named(newest_first=True), count))[::-1]
 
     def damages(self, files: int) -> Iterator[WaltapError]:
-        """Yield the damages of the newest manifests and their segments, by size.
+        """Yield damages of the newest manifests and segments.
 
         About ``files`` files are examined, a request for each in an object store.
         """
@@ -355,7 +355,7 @@ class ChangeLog:
         until: LogPosition | None = None,
         skip_replaced: bool = False,
     ) -> "list[pa.Table]":
-        """Return the changes of one table, one Arrow table per schema, in order.
+        """Return a table's changes, one Arrow table per schema.
 
         ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
         the number of the snapshot that read the row, null for a change. Rows of unfinished
@@ -509,7 +509,7 @@ class ChangeLog:
 
 
 def plain_type(kind: "pa.DataType", *, times: bool) -> "pa.DataType":
-    """Return the type for readers whose decimals have at most 38 digits.
+    """Return the type in decimals of at most 38 digits.
 
     Wider decimals are text, and times of day without ``times``, also within nested types.
     """

@@ -100,7 +100,7 @@ os.register_at_fork(after_in_child=_encoder.cache_clear)
 
 
 class SegmentFile:
-    """Write one Parquet file, which is invisible until a manifest names it."""
+    """Write a Parquet file, invisible until a manifest names it."""
 
     def __init__(
         self, store: FileStore, path: str, schema: "pa.Schema", compression: str, row_bytes: int = 0
@@ -427,7 +427,7 @@ class TableBuffer:
         return given
 
     def absorb(self, other: "TableBuffer") -> None:
-        """Take over the rows of ``other``, a snapshot in the same version."""
+        """Take ``other``'s rows, a snapshot in the same version."""
         self.convert()
         other.convert()
         self.continuity_id = self.continuity_id if self.continuity_id == other.continuity_id else ""
@@ -436,7 +436,7 @@ class TableBuffer:
         self.chunks += other.chunks
 
     def follows(self, other: "TableBuffer") -> bool:
-        """Return whether the rows may join the rows of ``other`` by `extend`."""
+        """Return whether `extend` may join the rows of ``other``."""
         like = self.version.fingerprint, self.continuity_id
         written = self._file is not None or self.segments
         return not written and like == (other.version.fingerprint, other.continuity_id)
@@ -475,7 +475,7 @@ class TableBuffer:
 
 
 class SegmentFiles:
-    """Begin segments, named by folder of time, table, last manifest and number.
+    """Begin segments; their names have time, table, manifest and number.
 
     The manifest makes a name unique: no manifest names segments that began after a later one. So
     leftovers of a crash are overwritten or ignored.

@@ -1,4 +1,4 @@
-"""Write changes to a change log and publish them with their position."""
+"""Write changes and publish them with their position."""
 
 import contextlib
 import datetime as dt
@@ -243,11 +243,11 @@ class ChangeLogSink(Sink):
 
     @property
     def _repairs(self) -> bool:
-        """Return whether the run reads the tables of an incomplete log again."""
+        """Return whether the run reads an incomplete log's tables again."""
         return self._context.repairs and self._context.snapshot is None
 
     def _require_published(self, last: Manifest | None) -> None:
-        """Check that a log that ends with ``last`` has all published manifests.
+        """Check that a log up to ``last`` has all manifests.
 
         Raises: ChangeLogGone, ChangeLogOlder.
         """
@@ -420,7 +420,7 @@ class ChangeLogSink(Sink):
         return before.end_lsn or self.log_position.end_lsn
 
     def _take_complete(self, part: SnapshotRows, batch: Batch) -> bool:
-        """Take a piece of a table whose rows a blocking snapshot replaces.
+        """Take a piece of a blocking snapshot's table.
 
         The table is a snapshot of its own, and is published when it is complete. Return False for
         a table that is not captured, or whose first rows are missing.
@@ -728,6 +728,6 @@ class ChangeLogSink(Sink):
         self._start_bucket()
 
     def _start_bucket(self) -> None:
-        """Choose the folder for new files by time, never an earlier one."""
+        """Choose the folder for new files, never an earlier one."""
         self._bucket = next_bucket(self._bucket, dt.datetime.now(dt.UTC))
         self._files.start(self._bucket, str(self.log_position))

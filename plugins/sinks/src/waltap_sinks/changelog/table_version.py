@@ -1,4 +1,4 @@
-"""Compile one table version: how its changes become rows of the log.
+"""Compile a table version: its changes become rows of the log.
 
 Everything that depends on the relation is decided once per relation version. A change costs a type
 test and an append.
@@ -236,7 +236,7 @@ class TableVersion:
         return rows
 
     def _restate(self, rows: LogRows, changes: Sequence[Change], commit_lsn: Sequence[int]) -> None:
-        """Add the row that stays under a key where another row of that key changed last.
+        """Add the row that stays under a key changed last by another.
 
         Readers take the last values of a key for the row that stays.
         """
@@ -481,7 +481,7 @@ def _segment_schema(table: "pa.Schema") -> "pa.Schema":
 
 @lru_cache(maxsize=4096)
 def _shared_entry(entry: ColumnEntry) -> ColumnEntry:
-    """Return an equal entry: columns of thousands of tables may be alike."""
+    """Return an equal entry; thousands of tables may be alike."""
     return entry
 
 

@@ -315,7 +315,7 @@ class ComparableLog:
     def _live(
         self, logged: LoggedTable, entry: TableEntry, names: Sequence[str]
     ) -> Iterable[Sequence[Any]]:
-        """Return the present rows of a table, with columns as in ``entry``."""
+        """Return a table's present rows with the columns of ``entry``."""
         present = {c.number: c for c in entry.columns if c.number is not None}
         runs = [
             (epoch, run, _present_names(run.columns, present))
@@ -349,7 +349,7 @@ class ComparableLog:
 def _present_names(
     columns: Sequence[ColumnEntry], present: Mapping[int, ColumnEntry]
 ) -> dict[str, str]:
-    """Return the new names of renamed columns; a new column may have a dropped one's."""
+    """Return renamed columns' new names; a dropped name may return."""
     return {
         column.name: present[column.number].name
         if column.number in present

@@ -243,7 +243,7 @@ def print_comparison(
     wanted: "Sequence[str]" = (),
     unknown: "Sequence[str]" = (),
 ) -> int:
-    """Print the result for the destination ``name`` and return the exit code.
+    """Print the destination's result and return the exit code.
 
     It is 0 if all tables are equal, else `DIFFERENT` or `LAGGING`. ``unknown`` are tables with rows
     that the destination lacks; only the profile knows whether they are captured.

@@ -1,4 +1,4 @@
-"""Convert values to one text, in PostgreSQL's SQL and in Python. Sans-IO.
+"""Convert values to one text in SQL and in Python. Sans-IO.
 
 Floating point is compared bit by bit, since its texts differ (1e+20 and 1.0E20). Numeric has no
 trailing zeros, instants are microseconds in UTC, bytes hexadecimal, and arrays JSON. All other
@@ -53,7 +53,7 @@ def server_text(column: str) -> str:
 
 
 def finite(column: str, text: str) -> str:
-    """Return ``text``, or the text of infinity, for which it is NULL."""
+    """Return ``text``, or infinity's text where it is NULL."""
     return f"CASE WHEN isfinite({column}) THEN {text} ELSE {column}::text END"
 
 

@@ -1,4 +1,4 @@
-"""Compare buckets, then rows, then keys, until both sides had one position.
+"""Compare buckets, rows and keys until both had one position.
 
 Both sides compute checksums of 4,096 buckets of keys, and the rows of different buckets are
 compared by key. A remaining difference may be on its way, so rounds follow. A round reads these
@@ -112,7 +112,7 @@ def compare(
 def _at_source_position(
     source: ComparisonSource, target: VerificationSource, stored: ComparedTable, deadline: float
 ) -> ComparedTable:
-    """Return a table as it is once the target has the source's position."""
+    """Return a table once the target has the source's position."""
     position = source.position()
     while time.monotonic() < deadline:
         at = target.position()

@@ -102,7 +102,7 @@ def rows_shown(
     here: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
     there: "Mapping[tuple[str | None, ...], tuple[str | None, ...]]",
 ) -> tuple[str, ...]:
-    """Return both rows of some keys for people: the differences, source first."""
+    """Return both rows of some keys for people, source first."""
     lines = []
     for each in sorted(keys, key=str)[:KEYS_SHOWN]:
         where = key_shown(key, each)

@@ -147,7 +147,7 @@ class ComparisonSource:
         return int(count)
 
     def position(self) -> int | None:
-        """Return an LSN behind all commits, None if the server has none.
+        """Return an LSN behind all commits, None without any.
 
         A message is written to the WAL after it, so that a stream passes it soon.
         """

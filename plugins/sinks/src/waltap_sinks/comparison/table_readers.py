@@ -1,4 +1,4 @@
-"""Read and hash a table's rows, in PostgreSQL's SQL or in Python.
+"""Read and hash a table's rows in SQL or in Python.
 
 The hash of a table is the sum of its rows' hashes, so neither side must sort. Values are written
 with their length, so NULL differs from every text.
@@ -74,7 +74,7 @@ OF_ANOTHER_TYPE: Final = (ArithmeticError, AttributeError, TypeError, ValueError
 
 
 def row_texts(readers: Sequence[Callable[[Any], str]], row: Sequence[Any]) -> Row:
-    """Return the texts of a row, also of values of another type."""
+    """Return a row's texts, also of values of another type."""
     pairs = zip(readers, row, strict=True)
     try:
         return tuple([None if value is None else text(value) for text, value in pairs])
@@ -91,7 +91,7 @@ def _text(text: Callable[[Any], str], value: Any) -> str:
 
 
 class RowTableReader:
-    """Read a table completely at each call, and hash its rows here.
+    """Read a table completely at each call; hash rows here.
 
     ``read`` yields rows with values in the order of ``columns``, which are (name, ``pg_type.typname``).
     """
@@ -152,7 +152,7 @@ def configure_session(connection: "Connection[Any]") -> None:
 
 
 class PostgresTableReader:
-    """Read a table of a PostgreSQL server and hash its rows there.
+    """Read a PostgreSQL table and hash its rows there.
 
     ``table`` follows FROM. ``texts`` are SQL for the texts of columns; ``key`` has (name, type's
     name, text) in SQL.

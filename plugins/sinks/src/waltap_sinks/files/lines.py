@@ -85,13 +85,13 @@ class LineBlocks:
                 self._keep(topic, hour, [b"\n".join([*values, b""])], len(values))
 
     def take(self) -> list[tuple[str, list[bytes | memoryview], int]]:
-        """Return and forget the folder, blocks and line count of each file."""
+        """Return and forget each file's folder, blocks and line count."""
         filled = [(folder, blocks, self._counts[folder]) for folder, blocks in self._blocks.items()]
         self.clear()
         return filled
 
     def content(self, blocks: list[bytes | memoryview]) -> bytes:
-        """Return the content of a file, the same for the same blocks."""
+        """Return a file's content, the same for the same blocks."""
         data = b"".join(blocks)
         if self._compression == "gzip":
             # The same lines must give the same bytes, so the file has no time.
@@ -109,7 +109,7 @@ class LineBlocks:
 
 
 def day_of(batch: Batch) -> str:
-    """Return the hour of the batch's last commit in UTC, as 2026-03-01T14.
+    """Return the last commit's hour in UTC, as 2026-03-01T14.
 
     For a snapshot it is the hour of the read, and without either the present one.
     """

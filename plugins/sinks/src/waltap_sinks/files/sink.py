@@ -97,7 +97,7 @@ class GatheredColumns:
             self._convert()
 
     def take(self) -> "list[tuple[str, pa.Table, int]]":
-        """Return and forget the folder, rows and row count of each file."""
+        """Return and forget each file's folder, rows and row count."""
         self._convert()
         found = []
         for (folder, _), buffer in self._buffers.items():
@@ -109,7 +109,7 @@ class GatheredColumns:
         return found
 
     def content(self, rows: "pa.Table") -> bytes:
-        """Return the content of a file, the same for the same rows."""
+        """Return a file's content, the same for the same rows."""
         made = pa.BufferOutputStream()
         parquet.write_table(rows, made, compression=self._compression)
         content: bytes = made.getvalue().to_pybytes()
@@ -176,14 +176,14 @@ class FileCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PendingCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the files of a coming commit; without it they are discarded."""
+    """Name a coming commit's files; without it they are discarded."""
 
     number: int
     paths: tuple[str, ...]
 
 
 def file_name(number: int, behind: Position | None, part: int, ending: str) -> str:
-    """Return the name of a file of commit ``number`` behind a position."""
+    """Return a file's name in commit ``number`` behind a position."""
     lsn = 0 if behind is None else behind.end_lsn
     return f"{number:010d}-{lsn:016x}-{part:04d}{ending}"
 
@@ -210,7 +210,7 @@ Content = tuple[str, Any, int]
 
 
 class FilesSink(Sink):
-    """Write JSON lines or Parquet as whole files, committed with their position.
+    """Write JSON lines or Parquet files and commit their position.
 
     Life cycle: open, (write*, flush)*, close. `write` collects lines by folder. `flush` writes a
     file for each folder, then the commit that names them. Exactly once: `open` removes files

@@ -1,4 +1,4 @@
-"""Post records in the order of their keys until each is accepted."""
+"""Post records in key order until each is accepted."""
 
 import json
 import logging

@@ -77,7 +77,7 @@ class SqlApplier:
     # --- taking changes ---------------------------------------------------------------------------
 
     def by_version(self, parts: Parts) -> list[list[AppliedPart]]:
-        """Divide ``parts`` so that no piece has two versions of a table."""
+        """Divide ``parts``: no piece has two versions of a table."""
         pieces: list[list[AppliedPart]] = [[]]
         held: dict[int | TargetName, TargetShape] = {}
         for part in parts:
@@ -147,7 +147,7 @@ class SqlApplier:
             self._write()
 
     def _resolve(self, shapes: Iterable[TargetShape], *, ended: bool = True) -> None:
-        """Add the rows that have a key alone, which all have at the end."""
+        """Add the rows that have a key alone."""
         for shape in list(shapes):
             resolved = self.waiting.resolved(shape, None if ended else partial(self._held, shape))
             if not isinstance(shape, HistoryShape):
@@ -216,7 +216,7 @@ class SqlApplier:
         self._appended.setdefault(shape, []).extend(rows)
 
     def _follow(self, shape: TargetShape) -> None:
-        """Write waiting rows of other shapes that have its relation or name."""
+        """Write waiting rows of shapes with its relation or name."""
         self._resolve(self.waiting.follow(shape))
         others = [net.shape for net in self._net_changes.values()]
         oid = shape.relation.oid
@@ -268,7 +268,7 @@ class SqlApplier:
             self._move(shape, key_of(old), row)
 
     def _move(self, shape: TargetShape, old: object, row: Tuple) -> None:
-        """Change the key of a row in place; only the target has its unsent values."""
+        """Change a key in place; only the target has unsent values."""
         self._write()
         table = self._tables.of(shape)
         if self._properties.delete_mode != "delete" and shape.key:
@@ -347,7 +347,7 @@ class SqlApplier:
     # --- writing ----------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Write all changes except rows that share a key in an open transaction."""
+        """Write all changes but rows that share a transaction's key."""
         self._write()
         if self.waiting:
             self._resolve(self.waiting, ended=False)

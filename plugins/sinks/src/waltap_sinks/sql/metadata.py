@@ -121,7 +121,7 @@ class SinkMetadata:
         self._target.run(f"DELETE FROM {self._sql(table)}{where}", values)
 
     def _where(self, tests: Mapping[str, object], equal: str = "=") -> tuple[str, list[object]]:
-        """Return the condition on rows of this pipeline, with <> of others.
+        """Return the condition on this pipeline's rows, with <> on others.
 
         The second value has its parameters.
         """
@@ -173,7 +173,7 @@ class SinkMetadata:
         self._create(self._tables, {**tables, "columns": text}, "source_oid")
 
     def _create(self, table: TargetName, columns: Mapping[str, str], *key: str) -> None:
-        """Create a table of rows by pipeline and ``key`` if it is missing, and commit it."""
+        """Create and commit a missing table by pipeline and ``key``."""
         if self._target.describe(table) is None:
             named = {"pipeline": self._target.word_type, **columns}
             self._target.create(table, list(named.items()), ["pipeline", *key])

@@ -73,7 +73,7 @@ class NetChanges:
             self.added.append(rows)
 
     def inserted(self) -> Sequence[Tuple]:
-        """Return the inserted rows, as columns if most of them came so."""
+        """Return the inserted rows, as columns if most came so."""
         block = self._block()
         if block is not None:
             return block
@@ -149,7 +149,7 @@ class NetChanges:
         return True
 
     def resolve(self, owners: Mapping[Any, "KeyOwners"]) -> None:
-        """Add the row that has each key, or its end, after a transaction."""
+        """Add each key's row, or its end, after a transaction."""
         self.insert(
             [rows[-1].row for first, rows in owners.values() if rows and first is not False]
         )
@@ -162,7 +162,7 @@ class NetChanges:
 
 
 class ArrivedRow(NamedTuple):
-    """Hold a row that came to its key in the open transaction."""
+    """Hold a row whose key the open transaction gave it."""
 
     row: Tuple
     # In a history.
@@ -178,7 +178,7 @@ class KeyOwners(NamedTuple):
 
 
 class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
-    """Hold changed rows of deferrable keys until one row has the key, or none.
+    """Hold rows of deferrable keys until one row has each.
 
     Such a key is checked at the commit. Until then several rows can have it, and full old tuples
     show which of them changes.
@@ -190,7 +190,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
         keys[key] = KeyOwners(first, (*rows, ArrivedRow(row, version)))
 
     def leave(self, shape: TargetShape, key: Any, before: Tuple | None) -> ArrivedRow | None:
-        """Take the row ``before`` away; return None if it was there first."""
+        """Remove the row ``before``; return None if it came first."""
         keys = self.setdefault(shape, {})
         first, rows = keys.get(key, KeyOwners())
         for at in reversed(range(len(rows))):
@@ -203,7 +203,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
     def resolved(
         self, shape: TargetShape, held: Callable[[list[Any]], Sequence[Any]] | None = None
     ) -> dict[Any, KeyOwners]:
-        """Take the keys of ``shape`` away, all at the end of the transaction.
+        """Remove the keys of ``shape``, all at the transaction's end.
 
         Before it ``held`` returns which keys the target has, and keys of several rows stay.
         """
@@ -219,7 +219,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
         return {key: each for key, each in keys.items() if key not in shared}
 
     def follow(self, shape: TargetShape) -> list[TargetShape]:
-        """Return other versions of the relation, and other shapes of its target.
+        """Return other versions of the relation and shapes of its target.
 
         ``shape`` gets the rows of a version that differs by names alone: while rows share a
         key, the source alters nothing else.

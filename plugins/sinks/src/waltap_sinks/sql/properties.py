@@ -10,7 +10,7 @@ from waltap.changes.capture.java_regex import PatternList
 
 
 class SqlProperties(Properties):
-    """The target, the names of its tables, and the effect of changes."""
+    """The target, its tables' names, and the effect of changes."""
 
     url: str = declare(
         "url",

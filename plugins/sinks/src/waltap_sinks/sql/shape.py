@@ -102,17 +102,17 @@ class TargetShape:
 
     @property
     def layout(self) -> object:
-        """Return the form of tuples and keys, which new names leave as it is."""
+        """Return the form of tuples and keys, without names."""
         types = [(c.number, c.type_oid, c.typmod) for c in self.relation.columns]
         captured = [(c.index, c.mask is None) for c in self.columns]
         return self.deferrable, [c.index for c in self.key], types, captured
 
     def leave_out(self, indexes: Collection[int]) -> None:
-        """Leave out the columns at these indexes, except columns of the key."""
+        """Leave out columns at these indexes, but the key's."""
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def called(self, name: TargetName, source: str, names: Mapping[int, str]) -> "TargetShape":
-        """Return a copy for a table and columns (by number) of other names."""
+        """Return a copy with other names of table and numbered columns."""
         made = copy(self)
         made.name, made.source = name, source or self.source
         renamed = {

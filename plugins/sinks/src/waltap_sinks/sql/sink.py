@@ -1,4 +1,4 @@
-"""Write rows to a database, with the position in the same transaction."""
+"""Write rows and the position in one transaction."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -334,7 +334,7 @@ class SqlSink(Sink):
             self._commit(self._stored, durable=True)
 
     def _of_one_version(self, parts: Parts) -> Parts:
-        """Return the end of ``parts`` that has one version of each table.
+        """Return the end of ``parts`` with one version per table.
 
         The rest is committed before, where DDL ends a transaction. Dead letters that come again
         are one commit.
@@ -399,7 +399,7 @@ class SqlSink(Sink):
         return failure
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
-        """Return the changes of ``part`` that the target lacks, None for none.
+        """Return the changes that the target lacks, None for none.
 
         Raises: SqlTransactionGap.
         """
@@ -599,7 +599,7 @@ class SqlSink(Sink):
 
     @contextmanager
     def _attempt(self, *, savepoint: bool = True) -> Iterator[None]:
-        """Return a block that is undone, in memory too, if it raises."""
+        """Return a block that is undone if it raises."""
         waiting = self._applier.waiting.copied()
         try:
             with self._target.attempt() if savepoint else nullcontext():

@@ -130,7 +130,7 @@ class TargetTables:
             self._bound.pop(shape, None)
 
     def of(self, shape: TargetShape, *, renewed: bool = False, former: bool = False) -> BoundTable:
-        """Return the table for ``shape``. ``renewed``: a snapshot replaces its rows next.
+        """Return the table for ``shape``; ``renewed`` before a snapshot's rows.
 
         ``former``: by the names that the table has, until the commit.
 
@@ -222,7 +222,7 @@ class TargetTables:
         )
 
     def _key_statement(self, shape: TargetShape, described: TargetDescription) -> str:
-        """Return the SQL that gives a table a key. ``described`` is as the sink found it."""
+        """Return the SQL that gives a ``described`` table a key."""
         target, name, called = self._target, shape.name, {}
         # Where DDL is transactional, columns that were added, and new names, are gone with the
         # failure.
@@ -269,7 +269,7 @@ class TargetTables:
         known: KnownTable | None,
         names: Mapping[int, str],
     ) -> None:
-        """Check that the target has the bound table and columns. Raises: SqlTableGone."""
+        """Check the bound table and its columns. Raises: SqlTableGone."""
         # A table that others dropped is not created again: it would lack all earlier rows.
         if self._rebuilds or known is None or known.name != shape.name:
             return
@@ -535,7 +535,7 @@ class TargetTables:
         *,
         renewed: bool,
     ) -> bool:
-        """Give a column a type that holds its values; return whether it changed."""
+        """Give a column a type for its values; return whether it changed."""
         target, name = self._target, shape.name
         before = None if self._keeps else self._former(column, known)
         if before is not None:
@@ -564,7 +564,7 @@ class TargetTables:
         return True
 
     def _text_type(self, column: TargetColumn) -> str:
-        """Return the type of texts, which in a key may have a limit."""
+        """Return the type of texts, limited in some keys."""
         if not column.key or self._types is None:
             return self._target.text_type
         source = msgspec.structs.replace(as_text(column.column), typmod=-1)
@@ -573,7 +573,7 @@ class TargetTables:
         )
 
     def _cast(self, name: TargetName, column: str, type_: str, text: str, *, replaced: bool) -> str:
-        """Cast a column to a type, or to ``text`` if values do not fit; return the type.
+        """Cast a column, to ``text`` if values do not fit; return the type.
 
         Values of rows that are ``replaced`` are lost where they do not fit.
 
@@ -603,7 +603,7 @@ class TargetTables:
         return text
 
     def _former(self, column: TargetColumn, known: KnownTable | None) -> TargetColumn | None:
-        """Return the column with its former type at the source, None if that is the same."""
+        """Return the column with its source's former type, else None."""
         number = column.column.number
         if known is None or number is None:
             return None

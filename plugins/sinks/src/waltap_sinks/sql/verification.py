@@ -79,7 +79,7 @@ class _SqlSource(abc.ABC):
     text_of: Callable[[str, str], str]
 
     def common(self, table: ComparedTable, column: str, called: str, type_: str) -> str | None:
-        """Return the SQL of the source by which a column is compared."""
+        """Return the source's SQL by which a column is compared."""
         described = self._columns(table)
         return self.text_of(column, type_) if described and called in described.columns else None
 
@@ -93,7 +93,7 @@ class _SqlSource(abc.ABC):
         self._target.close()
 
     def _from(self, table: ComparedTable) -> str:
-        """Return the text behind FROM; rows that the source deleted are left out."""
+        """Return the text behind FROM, without soft-deleted rows."""
         quoted, described = self._target.quoted_table, self._columns(table)
         name = self._written[table.oid].name
         if not (self._soft and table.key and described and self._soft in described.columns):

@@ -200,7 +200,7 @@ class DuckTarget(FileTarget):
         return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
 
     def _make_again(self, name: TargetName, before: str, after: str, values: str = "*") -> bool:
-        """Make a table by a statement with ``after``: DuckDB alters no key.
+        """Make a table by a statement; DuckDB alters no key.
 
         Return false if its statement has no ``before``.
         """
@@ -221,7 +221,7 @@ class DuckTarget(FileTarget):
         values: str = "*",
         renamed: Mapping[str, str] = NO_NAMES,
     ) -> Iterator[None]:
-        """Return a block without rows and indexes of a table that ``made`` made again.
+        """Return a block in which a remade table has no rows.
 
         Without ``made`` it is as it was, if it has indexes: DuckDB renames nothing that has some.
         ``after`` is its name behind the block, ``renamed`` has new names of columns in lower case.
@@ -345,7 +345,7 @@ class _DuckCursor:
 
 
 def _made(path: Path) -> None:
-    """Create a file atomically. DuckDB refuses a file whose creation was killed."""
+    """Create a file atomically: DuckDB refuses a half-made one."""
     begun = path.with_name(f"{path.name}.new")
     begun.unlink(missing_ok=True)
     duckdb.connect(begun).close()
@@ -353,7 +353,7 @@ def _made(path: Path) -> None:
 
 
 def _fitted(value: str, column: BoundColumn) -> str:
-    """Return a value in its column's type: in an upsert DuckDB would cast the column."""
+    """Return a value in its column's type, which DuckDB would cast."""
     return f"CAST({value} AS {column.existing.type})"
 
 

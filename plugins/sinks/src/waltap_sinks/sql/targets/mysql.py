@@ -197,7 +197,7 @@ class MysqlTarget(SqlTarget):
             self.run("SET SESSION foreign_key_checks = 0")
 
     def _send(self, is_busy: Callable[[bool], bool], command: int, sql: Any) -> None:
-        """Send a command and wait for the first bytes of its answer."""
+        """Send a command and wait for its answer's first bytes."""
         raw = self._raw
         type(raw)._execute_command(raw, command, sql)  # noqa: SLF001
         answer, watch = select.poll(), SilenceWatch(is_busy)

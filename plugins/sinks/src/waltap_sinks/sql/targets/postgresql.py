@@ -1,4 +1,4 @@
-"""Write to PostgreSQL with its own texts, by COPY and by arrays."""
+"""Write to PostgreSQL in its texts, by COPY and arrays."""
 
 import contextlib
 import re
@@ -743,7 +743,7 @@ def _piece_rows(rows: Sequence[Tuple]) -> int:
 
 
 def _called(error: BaseException) -> str:
-    """Return the function in which a statement failed, or "". It has its arguments."""
+    """Return the failed statement's function with its arguments, or ""."""
     context = error.diag.context if isinstance(error, psycopg.Error) else None
     found = re.search(r"^PL/\S+ function (.+?\(.*?\)) line", context or "", re.MULTILINE)
     return found[1] if found else ""

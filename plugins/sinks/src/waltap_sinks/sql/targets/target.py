@@ -73,7 +73,7 @@ class WriteObstacle:
 
 @dataclass(frozen=True, slots=True)
 class BoundColumn:
-    """Pair a column of the source with its column in the target."""
+    """Pair a source's column with its target's."""
 
     source: TargetColumn
     # The name in SQL.
@@ -205,7 +205,7 @@ class SqlTarget(abc.ABC):
         self.prepare()
 
     def _is_busy(self, session: int, end: bool) -> bool:
-        """Return whether the server works for a session; ``end`` ends it if not."""
+        """Return whether the server works for a session; else ``end`` it."""
         self._abandoned = session if end else None
         found = self._ask_about(session, end)
         if found is not None:
@@ -382,10 +382,10 @@ class SqlTarget(abc.ABC):
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
     def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
-        """Give values the form of another type of the source, where columns have the same."""
+        """Give values another source type's form in columns of one type."""
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
-        """Let columns that left the key be null; return whether that was needed."""
+        """Let columns that left the key be null; return whether needed."""
         return False
 
     def exact_statement(self, name: TargetName, column: str, type_: str) -> str:
@@ -401,7 +401,7 @@ class SqlTarget(abc.ABC):
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
 
     def move_table(self, old: TargetName, new: TargetName) -> None:
-        """Give a table another schema, and another name if it has one."""
+        """Give a table another schema and name."""
         self.create_schema(new)
         assert new.schema is not None
         schema = self.quoted(new.schema)
@@ -454,7 +454,7 @@ class SqlTarget(abc.ABC):
         return count
 
     def read(self, statement: str) -> Iterator[Sequence[Any]]:
-        """Yield the rows of a query for a caller that writes nothing."""
+        """Yield a query's rows for a caller that writes nothing."""
         cursor = self.streaming_cursor()
         try:
             cursor.execute(statement)
@@ -469,7 +469,7 @@ class SqlTarget(abc.ABC):
         return self._raw.cursor()
 
     def literal(self, value: object) -> str:
-        """Return a value of the driver as a literal that equals it."""
+        """Return a driver's value as an equal literal."""
         if isinstance(value, bool):
             return str(value).upper()
         if isinstance(value, int):
@@ -602,7 +602,7 @@ class SqlTarget(abc.ABC):
         return count
 
     def operand(self, column: BoundColumn) -> str:
-        """Return SQL that compares a value with a column by the column's type.
+        """Return SQL that compares a value by its column's type.
 
         A column has another type than the source's, such as text for former values.
         """
@@ -639,7 +639,7 @@ class SqlTarget(abc.ABC):
         missing: Sequence[TargetColumn],
         keys: Sequence[Any],
     ) -> int:
-        """Insert rows into a history with the missing values of open versions.
+        """Insert history rows with the missing values of open versions.
 
         ``keys`` has one key for each row; without an open version the values are null. Return the
         number of inserted rows.
@@ -719,7 +719,7 @@ class SqlTarget(abc.ABC):
         return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
 
     def conflict(self, error: BaseException) -> bool:
-        """Return whether another session caused ``error``, so that a retry may succeed."""
+        """Return whether another session caused ``error``: retry it."""
         return self.meaning(error) is SqlConflict
 
     @abc.abstractmethod
@@ -767,7 +767,7 @@ def chunks(rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 def assignments(
     table: BoundTable, columns: Iterable[BoundColumn], value: Callable[[BoundColumn], str]
 ) -> str:
-    """Return the SET list of ``columns``; the row is no longer soft-deleted."""
+    """Return the SET list of ``columns``, which ends a soft delete."""
     sets = [f"{escaped(column.quoted)} = {value(column)}" for column in columns]
     if table.soft is not None:
         sets.append(f"{escaped(table.soft)} = NULL")
@@ -775,7 +775,7 @@ def assignments(
 
 
 def changing(table: BoundTable, sets: Assignments, moment: str, alias: str = "") -> str:
-    """Return the start of an UPDATE, or of a DELETE without ``sets``."""
+    """Return the start of an UPDATE, without ``sets`` a DELETE's."""
     quoted = escaped(table.quoted) + alias
     if not sets:
         return f"DELETE FROM {quoted}"

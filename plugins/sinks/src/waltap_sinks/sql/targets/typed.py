@@ -35,7 +35,7 @@ def arrow_type(column: TargetColumn) -> "pa.DataType":
 
 
 def _readable(shape: TargetShape) -> Relation:
-    """Return the shape's relation, with a type for each part of the key."""
+    """Return the shape's relation with types for key parts."""
     unmapped = {column.index for column in shape.key if column.mapping is None}
     columns = (as_text(c) if n in unmapped else c for n, c in enumerate(shape.relation.columns))
     return msgspec.structs.replace(shape.relation, columns=tuple(columns))
@@ -79,7 +79,7 @@ DIGITS: Final = {"smallint": 5, "int": 10, "integer": 10, "bigint": 19}
 
 
 def common_decimal(existing: str, wanted: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal for the exact numbers of both types.
+    """Return a decimal's precision and scale for both exact types.
 
     None if ``wanted`` is no decimal.
     """
@@ -279,7 +279,7 @@ def _parts(kind: "pa.DataType") -> Callable[[Any], Any]:
 
 
 def _finite_or_text(value: float | None) -> float | str | None:
-    """Return a number as it is, and one that JSON lacks as its text."""
+    """Return a number, or its text if JSON lacks it."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
