@@ -58,7 +58,7 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
 
 
 def history(path: str, table: str, **options: str) -> DataFrame:
-    """Return all changes of ``table`` as a stream, for a streaming table.
+    """Return the changes of ``table`` as a stream.
 
     ``options`` are options of ``format("waltap")``.
     """

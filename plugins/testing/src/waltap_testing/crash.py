@@ -135,7 +135,7 @@ class CrashChild:
             sys.setprofile(self._profile)
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """Make a step of each native call in the plugin's own code."""
+        """Make a step of each native call in the plugin."""
         if (
             event == "c_call"
             and frame.f_code.co_filename.startswith(self._own)
@@ -209,7 +209,7 @@ def own_files(made_by: Callable[..., object]) -> tuple[str, ...]:
 
 
 def limit_file_size(size: int | None) -> None:
-    """Limit the size of files that this process writes; None: no limit."""
+    """Limit the size of files this process writes; None: unlimited."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 

@@ -24,7 +24,7 @@ def chance(seed: str) -> Random:
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """Return at most ``most`` items, evenly spaced, with the first and last."""
+    """Return at most ``most`` items, evenly spaced, with both ends."""
     if len(items) <= most:
         return list(items)
     if most < 2:

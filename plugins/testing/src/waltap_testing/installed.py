@@ -1,4 +1,4 @@
-"""Types and replica identities of the installed plugins, as engines use them."""
+"""Installed types and replica identities, as engines use them."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -37,7 +37,7 @@ def _identities() -> ReplicaIdentities:
 
 
 def installed_types() -> tuple[TypeSpec, ...]:
-    """Return the installed types in the order in which they are asked."""
+    """Return the installed types in the order of asking."""
     return _host().types
 
 
@@ -55,7 +55,7 @@ def identity(relation: Relation) -> ReplicaIdentity:
 
 
 def identity_as_sent() -> Callable[[Relation], ReplicaIdentity]:
-    """Return `identity` with a cache per relation object, as engines use it."""
+    """Return `identity` with a cache per relation, as in engines."""
     return lru_cache(maxsize=8)(identity)
 
 
@@ -73,7 +73,7 @@ def format_context(capture: CaptureProperties, **more: Any) -> FormatContext:
 
 
 class InstalledMappings:
-    """A plugin with the types and replica identities of the installed ones."""
+    """A plugin with the installed types and replica identities."""
 
     @hookimpl
     def register_types(self) -> Iterable[TypeSpec]:

@@ -1,4 +1,4 @@
-"""Recordings: frames of an output plugin and their messages, as JSON lines.
+"""Recordings: an output plugin's frames and messages as JSON lines.
 
 A file holds one or more recordings. A line with a name starts a recording; its frames follow:
 
@@ -101,7 +101,7 @@ def neutral(messages: Iterable[Message], shapes: "RelationShapes | None" = None)
 
 
 def meant_by(decoder: Decoder, frames: Sequence[Frame]) -> tuple[list[Neutral], ...]:
-    """Return the messages of each frame, as a first draft of ``means``."""
+    """Return each frame's messages, a first draft of ``means``."""
     shapes = RelationShapes()
     return tuple(neutral(decoder.feed([frame]), shapes) for frame in frames)
 

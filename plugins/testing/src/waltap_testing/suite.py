@@ -45,7 +45,7 @@ def _root(module: str) -> str:
 
 
 def assert_own_codes(package: str) -> None:
-    """Check that errors of a package have remedies, and codes that nothing else has."""
+    """Check that a package's errors have remedies and codes of their own."""
     taken = {
         code: f"a row of {root}"
         for root in {_root(name) for name in list(sys.modules)} - {package}

@@ -206,7 +206,7 @@ class ScriptedWorkload:
         self._render(table, "d", (str(identifier),))
 
     def truncate(self, table: Relation) -> None:
-        """TRUNCATE a table, once: two truncates of a table look the same."""
+        """TRUNCATE a table once: two truncates look the same."""
         self._add(Truncate((table,), self._step()), ExpectedEvent(table.name, "t", None, None))
         self.rows[table.name] = {}
         self._render(table, "t", ())
@@ -485,7 +485,7 @@ def _mixed(records: Sequence[Record] | None) -> Sequence[Record] | None:
 
 
 def _form_of(record: Record) -> tuple[str, tuple[Header, ...], bool]:
-    """Return topic and headers, and whether a block can have the record."""
+    """Return topic, headers, and whether a block can have it."""
     plain = record.partition is None and record.timestamp is None
     return record.topic, record.headers, plain and None not in (record.key, record.value)
 
@@ -510,7 +510,7 @@ def transactions_as_columns(batch: Batch) -> Batch:
 
 
 def transaction_run(parts: Sequence[TransactionPart]) -> TransactionRun:
-    """Return transactions of one insert each, all into one table, as columns."""
+    """Return one-insert transactions of one table as columns."""
     inserts = [change for part in parts for change in part.changes if isinstance(change, Insert)]
     begins = np.array([part.begin_lsn for part in parts], "u8")
     ends = np.array([part.end_lsn for part in parts], "u8")
@@ -539,7 +539,7 @@ def _record(table: Relation, operation: str, row: tuple[str | None, ...]) -> Rec
 
 
 def lone_part(change: Change, *, xid: int | None = None, behind: int = 0) -> TransactionPart:
-    """Return a transaction of one change; it ends ``behind`` bytes after that."""
+    """Return a transaction of one change, ended ``behind`` bytes later."""
     return TransactionPart(
         xid=xid,
         begin_lsn=change.lsn,

@@ -117,7 +117,7 @@ class TableRetries:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count the time of the block as part of the next try."""
+        """Count the block's time to the next try."""
         started = time.monotonic()
         try:
             yield
@@ -454,7 +454,7 @@ class OutputApplier:
         return asked
 
     def _beginning(self, table: TableState) -> TableState | None:
-        """Return ``table`` where the log begins, if that is after its position.
+        """Return ``table`` at the log's beginning, if that is later.
 
         A snapshot counts as a whole or not at all. None: the log begins with an unfinished one.
         Raises: ChangeLogDamaged, ChangeLogExpired if the changes after it cannot be read.
@@ -587,7 +587,7 @@ class OutputApplier:
         return replace(done, **fine, passed=()), None
 
     def _rows(self, session: SparkSession, table: TableState, found: TableTask) -> int | None:
-        """Return about how many rows ``found`` has and meets, None if unknown."""
+        """Estimate how many rows ``found`` has and meets, None if unknown."""
         if found.rows is None or all(meets_none(table, group) for group in found.groups):
             return found.rows
         there = self.format.estimated_rows(session, table)

@@ -1,4 +1,4 @@
-"""Apply the changes of each table in one attempt at a commit."""
+"""Apply each table's changes in one attempt at a commit."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -188,7 +188,7 @@ class CommitAttempt:
     def _spared(
         self, commit: CommitContext, table: TableState, group: SegmentGroup, rows: DataFrame
     ) -> RetainedKeys | None:
-        """Return keys that ``group``, with its ``rows``, must not remove from ``table``.
+        """Return keys of ``table`` that ``group`` must not remove.
 
         None means that the group is the whole snapshot.
         """
@@ -207,7 +207,7 @@ class CommitAttempt:
     def _with_former_numbers(
         self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Number columns of a former table whose names ``group`` uses for others."""
+        """Number former columns whose names ``group`` uses for others."""
         if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
             return table
         types = self._readable_types(commit, table, group)
@@ -246,7 +246,7 @@ class CommitAttempt:
             raise error
 
     def _end(self, commit: CommitContext, table: TableState, group: SegmentGroup) -> TableState:
-        """End the validity of all present rows before ``group`` adds its rows.
+        """End present rows' validity before ``group`` adds its rows.
 
         A truncate that no server sent does that: a snapshot found the table empty, or another table
         took its name. Without rows it is at the position of the empty snapshot.

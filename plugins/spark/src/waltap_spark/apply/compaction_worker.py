@@ -91,7 +91,7 @@ def grafted(now: TableState, result: CompactionResult) -> TableState | None:
 
 
 class CompactionWorker:
-    """Compacts the tables of one output, in a thread or by `maintain`."""
+    """Compacts an output's tables, in a thread or by `maintain`."""
 
     def __init__(
         self, session: Callable[[], SparkSession], output: SparkOutput, tables: TableFormat

@@ -73,7 +73,7 @@ class ExternalSnapshots:
         self._seen = True
 
     def plan(self, manifests: Sequence[Manifest], plans: dict[str, TableTask]) -> None:
-        """Find the chunks for ``plans`` of ``manifests``, and mark groups with lost rows.
+        """Find the chunks for ``plans``, and mark groups with lost rows.
 
         Raises: RowsAwaited, where rows are missing and not known to be lost.
         """

@@ -82,7 +82,7 @@ TableSplits = Mapping[int, AssignedSplits]
 
 
 def splits_of(chunks: Iterable[SnapshotChunk], context: SinkContext) -> TableSplits:
-    """Return ``chunks`` by table; names of two tables can read the same."""
+    """Return ``chunks`` by table; two names can read the same."""
     tables: dict[int, list[SnapshotChunk]] = {}
     for chunk in chunks:
         tables.setdefault(chunk.relation.oid, []).append(chunk)

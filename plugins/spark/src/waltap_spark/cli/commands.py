@@ -120,7 +120,7 @@ def apply(
         ),
     ] = None,
 ) -> None:
-    """Keep tables up to date with a change log, until SIGINT or SIGTERM.
+    """Keep tables up to date with a change log until SIGTERM.
 
     The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
     if the sink has applier = none. One process per output: a second one waits until the first has
@@ -412,7 +412,7 @@ def verify(
 def _spark(
     name: str, found: SparkOutput, master: str, pairs: list[str] | None, profile: str | None
 ) -> Iterator[Any]:
-    """Start Spark for the block, with the settings of the tables' format.
+    """Start Spark for the block, with the format's settings.
 
     ``pairs`` win over the settings of ``profile``. Raises: ConfigurationError, JavaMissing,
     PysparkUnfit, JvmEnded, SparkRefused, and errors of the format.
@@ -479,7 +479,7 @@ def _applied(found: SparkOutput) -> OutputState:
 
 
 def _output(path: str, storage: StorageProperties | None) -> SparkOutput:
-    """Return the tables at ``path`` or in the sink's path above them."""
+    """Return the tables at ``path`` or in a sink's path above."""
     if not path.strip():
         raise typer.BadParameter("is empty", param_hint="OUTPUT")
     found = SparkOutput(FileStore(path, storage))

@@ -85,7 +85,7 @@ class SqlPrompt:
         return True
 
     def _tried(self, what: Callable[[], object]) -> None:
-        """Call ``what``, and show an error that does not end the prompt."""
+        """Call ``what``, and show an error without ending the prompt."""
         try:
             what()
         except KeyboardInterrupt:

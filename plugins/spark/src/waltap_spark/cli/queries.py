@@ -141,7 +141,7 @@ def _refused(error: Exception) -> bool:
 
 
 def _in_sql(view: str) -> str:
-    """Return the name of a view as a query must write it."""
+    """Return a view's name as a query must write it."""
     return view if re.fullmatch(r"[A-Za-z_]\w*", view, re.ASCII) else quoted(view)
 
 

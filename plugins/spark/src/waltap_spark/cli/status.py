@@ -1,4 +1,4 @@
-"""``waltap spark status``: the tables of the newest commit. Needs no Spark."""
+"""Show the tables of the newest commit, without Spark."""
 
 import datetime as dt
 import json
@@ -124,7 +124,7 @@ def _table(output: SparkOutput, state: OutputState, name: str, table: TableState
 
 
 def stored_rows(output: SparkOutput, table: TableState, format_name: str) -> int | None:
-    """Return the number of rows, None if the format's metadata lacks it.
+    """Return the number of rows, None without metadata of it.
 
     A table that shares its target has no rows of its own here. For a table in a catalogue only the
     catalogue knows the metadata's location.

@@ -58,7 +58,7 @@ BROADCAST: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class LoggedChanges:
-    """Changes of a table: their rows, and the log's facts about them."""
+    """A table's changes: rows, and the log's facts about them."""
 
     spark: SparkSession
     table: TableState
@@ -76,7 +76,7 @@ def compact(
     segments: Callable[[], pa.Table | None] = lambda: None,
     live: bool = False,
 ) -> DataFrame:
-    """Return one row for each key that changed, with a `GONE` flag.
+    """Return a row for each changed key, with a `GONE` flag.
 
     ``live``: only keys that have a row, without the flag. Each row has the final values of the
     table's columns and of its mode's columns. A truncate discards all rows before it.
@@ -192,7 +192,7 @@ class _Set:
     # --- values in the driver ---------------------------------------------------------------------
 
     def last_rows(self, *, live: bool) -> DataFrame | None:
-        """Return `net_rows` for Spark; ``live``: without `GONE` rows and without the flag."""
+        """Return `net_rows` for Spark; ``live``: without `GONE` rows and flag."""
         net = self.net_rows()
         if net is not None and live:
             net = net.filter(pc.invert(net.column(GONE))).drop_columns([GONE])
@@ -212,7 +212,7 @@ class _Set:
         return pa.table({**made, GONE: pc.equal(filled.column("_op").take(at), "d")})
 
     def carried(self) -> DataFrame:
-        """Return the rows, with the earlier values of rows whose key changed."""
+        """Return the rows, with earlier values where keys changed."""
         fills = self.net.carried()
         filled = self._filled(fills)
         # a filled value is no longer unsent
@@ -247,7 +247,7 @@ class _Set:
     def _base_values(
         self, fills: Mapping[str, Fill]
     ) -> dict[str, tuple[Integers, pa.ChunkedArray]]:
-        """Return by column the base's values, and each row's value by number.
+        """Return by column base values, and each row's by number.
 
         The number is -1 where the base has none.
         """
@@ -349,7 +349,7 @@ class _Set:
 
     @cached_property
     def numbers(self) -> Integers:
-        """Numbers that are equal where rows have one position and one key."""
+        """Numbers that are equal where position and key are."""
         return numbered((*self._log.positions, self._log.keys))
 
     def identities(self, rows: Integers, more: Mapping[str, Array], *, keys: bool) -> pa.Table:

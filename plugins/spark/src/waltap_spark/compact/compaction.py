@@ -174,7 +174,7 @@ def of_touched_keys(
 def compacted(
     table: TableState, changes: Sequence[LogFacts], rows: DataFrame, base: DataFrame
 ) -> DataFrame:
-    """Compact changes to one row per key, for readers of pending changes.
+    """Compact pending changes to one row per key for readers.
 
     These have no changed keys and no truncates: `waltap_spark.compact.compact_changes` compacts a
     Parquet table after such changes. Each row has the final values of the table's columns and of

@@ -92,7 +92,7 @@ def log_columns(rows: pa.Table, key: Sequence[str], partial: Iterable[str]) -> L
 
 
 def _unsent(rows: pa.Table, names: Iterable[str]) -> dict[str, Flags]:
-    """Return for each column of ``names`` whether rows did not send it."""
+    """Return for each column whether rows did not send it."""
     flags = {name: np.zeros(rows.num_rows, bool) for name in names}
     if flags:
         lists = rows.column("_unchanged").combine_chunks()

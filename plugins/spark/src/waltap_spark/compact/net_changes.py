@@ -84,7 +84,7 @@ class NetRows:
         self._at = np.arange(len(order))
 
     def last_rows(self) -> tuple[Integers, dict[str, Fill]]:
-        """Return one row for each key, and the columns that they lack.
+        """Return a row for each key, and the columns they lack.
 
         The row is a delete where the key has no row afterwards.
         """
@@ -110,7 +110,7 @@ class NetRows:
         return {name: self._fill(*each) for name, each in found.items() if len(each[0])}
 
     def _last_values(self, name: str, rows: Integers) -> Fill:
-        """Return the last values of column ``name`` of the keys of ``rows``."""
+        """Return column ``name``'s last values of the keys of ``rows``."""
         moves, origins, leaving = self._carried(name)
         origin, left_keys = np.full((2, len(self._at)), -1)
         origin[moves], left_keys[moves] = origins, leaving
@@ -171,7 +171,7 @@ class NetRows:
 
     @cached_property
     def _existed_before(self) -> Flags:
-        """Whether the first row of each transaction's key existed before the transaction."""
+        """Whether a transaction's first row of a key existed before."""
         runs, (keys, verdicts) = self._transactions, self._verdicts
         puts = self._puts[runs.first]
         if not self._key_reused:
@@ -241,7 +241,7 @@ class NetRows:
         return np.where((within < 0) & started_there, earlier, within)
 
     def _carried(self, name: str) -> tuple[Integers, Integers, Integers]:
-        """Return rows with changed keys, their sources, and deletes of earlier keys.
+        """Return rows with changed keys, sources, and earlier keys' deletes.
 
         The source had the value of ``name`` under that earlier key. Without source (-1) the base
         has it.
@@ -265,7 +265,7 @@ class NetRows:
 
 
 class _Runs:
-    """Neighbouring rows that belong together; ``starts`` flags the first row of each."""
+    """Runs of neighbouring rows; ``starts`` flags each first row."""
 
     def __init__(self, starts: Flags) -> None:
         self.first = np.flatnonzero(starts)
@@ -296,7 +296,7 @@ class _Runs:
 
 
 def _last_flagged(flags: Flags) -> Integers:
-    """Return for each row the last flagged row so far, or -1."""
+    """Return each row's last flagged row so far, or -1."""
     found: Integers = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     return found
 

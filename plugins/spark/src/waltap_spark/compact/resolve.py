@@ -1,4 +1,4 @@
-"""Turn Parquet change sets into rows of a table, as lazy frames.
+"""Turn Parquet change sets into a table's rows, lazily.
 
 `waltap_spark.compact.compaction` computes the net changes of pending rows for readers. No function here
 starts a Spark job.
@@ -53,7 +53,7 @@ def changes_frame(
     *,
     filled: bool = False,
 ) -> DataFrame:
-    """Return the rows of ``sets`` with all columns the table ever had.
+    """Return the rows of ``sets`` with all columns ever.
 
     The log's own columns follow. ``filled``: rows from before a column was added have its
     default, as in the source; otherwise null, as in the log.

@@ -96,7 +96,7 @@ def names_called(lists: pa.Array | pa.ChunkedArray, called: dict[str, str]) -> p
 
 
 def write_rows(store: FileStore, path: str, rows: pa.Table) -> int:
-    """Write one file and return its size; the commit makes it durable."""
+    """Write a file and return its size; the commit syncs it."""
     with store.create(path) as file, store.writing(path):
         write_parquet(rows, file)
         size: int = file.tell()

@@ -1,4 +1,4 @@
-"""Keep the past of rows: versions, or rows that stay when deleted.
+"""Keep rows' past: versions, or rows that stay when deleted.
 
 The change log has each row's state after each transaction; two equal neighbouring states count as
 one. So the result does not depend on batch boundaries, on a snapshot with known rows, or on

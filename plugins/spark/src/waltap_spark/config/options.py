@@ -10,7 +10,7 @@ from waltap_spark.state.modes import ModeRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOptions:
-    """How the applier keeps tables; the properties of the sink explain it."""
+    """How the applier keeps tables; the sink's properties explain it."""
 
     type_change: Literal["fail", "string"] = "fail"
     compact_rows: int = 100_000

@@ -34,7 +34,7 @@ _TRANSFORM: Final = re.compile(
 
 
 def named(rules: Sequence[str], schema: str, table: str) -> tuple[str, str]:
-    """Return schema and name of a table by ``rules``; first match wins.
+    """Return a table's schema and name; the first rule wins.
 
     A rule is TABLE-REGEX:NAME; NAME is TABLE or SCHEMA.TABLE, with ``$1`` for groups. Patterns
     match ``schema.table`` with case. Raises: LayoutUnfit for an empty name.

@@ -125,7 +125,7 @@ class _Domain(msgspec.Struct, frozen=True):
 
 
 class _Checksum(msgspec.Struct, frozen=True):
-    """A table's size and properties, from Delta's checksum file of a version."""
+    """A table's size and properties, by a version's checksum file."""
 
     size: int = msgspec.field(name="tableSizeBytes")
     metadata: _Metadata
@@ -188,7 +188,7 @@ class DeltaFormat(MergingFormat):
             spark.sql(sql)
 
     def _cleared_of(self, spark: SparkSession, error: AnalysisException) -> bool:
-        """Remove the folder of a table that a driver left; return whether it was one.
+        """Remove a folder that a driver left; return whether it was.
 
         The catalogue does not know the table, and it has no rows.
         """
@@ -302,7 +302,7 @@ class DeltaFormat(MergingFormat):
         return [_commit(row["version"], row.asDict()) for row in newer]
 
     def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
-        """Return the replacer if this Delta Lake has REPLACE ON; all have REPLACE WHERE."""
+        """Return the replacer for this Delta Lake: REPLACE ON or WHERE."""
         if self._puts is None and not listed:
             self._puts = _replaces_on(spark)
         return self._put if listed or self._puts else None
@@ -397,7 +397,7 @@ class DeltaFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
-        """Set the session's commit metadata, and in Spark Connect the transaction id."""
+        """Set the session's commit metadata; Spark Connect has the transaction's."""
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step and is_remote(spark):
             app = f"waltap {note.waltap} {note.source}".rstrip()
@@ -455,7 +455,7 @@ class DeltaFormat(MergingFormat):
         return int(spark.sql(f"DESCRIBE DETAIL {at}").collect()[0]["numFiles"])
 
     def has_few_files(self, target: TargetTable) -> bool:
-        """Return whether the driver wrote the last version, and left few files."""
+        """Return whether the driver wrote last, and left few files."""
         known = self._file_lists.get(self._folder(target.at))
         if known is None or known[1].version < target.version - 1:
             return False
@@ -505,7 +505,7 @@ def table_properties(spark: SparkSession, at: str) -> str:
 
 
 def checkpoint_interval(at: str) -> int:
-    """Return the commits between two checkpoints of the log of table ``at``."""
+    """Return the commits between two checkpoints of a table's log."""
     return CHECKPOINT + crc32(at.encode()) % CHECKPOINT
 
 

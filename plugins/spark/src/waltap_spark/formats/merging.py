@@ -95,7 +95,7 @@ def renamed(
 
 
 def _found(move: TargetMove, identity: Callable[[str], str | None]) -> str | None:
-    """Return the present name of the table, None if it is gone."""
+    """Return the table's present name, None if it is gone."""
     names = move.old, move.new, spare(move)
     return next((name for name in names if identity(name) == move.identity), None)
 
@@ -115,7 +115,7 @@ class MergingFormat(StepwiseFormat):
     """Base of formats that have MERGE, time travel, and commit notes."""
 
     def identifier(self, table: TableState, what: What) -> str:
-        """Return the table's name in SQL: in the catalogue, or its own."""
+        """Return the table's name in SQL, with or without catalogue."""
         catalog = self._properties.catalog
         if not catalog:
             return self.own_identifier(table, what)
@@ -443,7 +443,7 @@ class MergingFormat(StepwiseFormat):
     def read_together(
         self, spark: SparkSession, tables: Sequence[TableState], what: What
     ) -> DataFrame:
-        """Return the rows of a target's tables; equal versions are read once."""
+        """Return the rows of a target's tables; read equal versions once."""
         return together(self, spark, tables, what)
 
     # --- rows ---------------------------------------------------------------------------------------
@@ -546,7 +546,7 @@ def layout_name(table: TableState, what: What) -> str:
 
 @contextlib.contextmanager
 def _forgiven(at: str, what: str) -> Iterator[None]:
-    """Log a failed compaction: the written rows count, and it runs again."""
+    """Log a failed compaction, which runs again."""
     try:
         yield
     except (Py4JError, PySparkException, FormatError, *UNREADABLE) as error:

@@ -238,7 +238,7 @@ class StepwiseFormat(TableFormat):
         return name
 
     def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
-        """Return the function that replaces rows in one commit and one pass.
+        """Return the function that replaces rows in one commit.
 
         None: this session has none, with or without a condition (``listed``).
         """
@@ -248,7 +248,7 @@ class StepwiseFormat(TableFormat):
     def driver_table(
         self, spark: SparkSession, target: TargetTable, *, small: bool
     ) -> DriverTable | None:
-        """Return a table whose files this process writes, without a Spark plan.
+        """Return a table whose files this process writes, without Spark.
 
         None: Spark must write, or the table is not ``small``.
         """
@@ -553,7 +553,7 @@ class StepwiseFormat(TableFormat):
             yield f"{quoted(name)} {sql_type(self.stored(kind))}"
 
     def casts(self, columns: Mapping[str, str]) -> dict[str, str]:
-        """Return the SQL of the ``columns`` that are stored with other types."""
+        """Return the SQL of ``columns`` that have other stored types."""
         return {
             name: f"CAST({quoted(name)} AS {sql_type(stored)})"
             for name, kind in columns.items()

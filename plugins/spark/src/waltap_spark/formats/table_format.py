@@ -89,7 +89,7 @@ class CommitContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A change of a table's columns, key or number in the source.
+    """A change of a table's columns, key or number.
 
     ``learn`` returns the table after the change; call it once. ``renames``: present name → new
     name. ``renews_columns``: columns left the source, or returned. ``forgets``: columns, by new name, that
@@ -164,7 +164,7 @@ class GroupRows:
         return fresh(table, self._widened(table, filled=True))
 
     def compacted(self, table: TableState, base: Rows, *, live: bool = False) -> DataFrame:
-        """Return one net row for each touched key, with a `GONE` flag.
+        """Return a net row for each touched key, with a `GONE` flag.
 
         ``live``: only keys that have a row, without the flag. The key is
         `TableState.row_key`. ``base`` has the rows before the changes. Without a
@@ -219,7 +219,7 @@ class GroupRows:
         return set(self.group.operations) <= {"c", "u", "r"} and not self.group.key_changes
 
     def listed(self, table: TableState) -> str | None:
-        """Return the condition that lists the touched keys of a small group.
+        """Return the condition that lists a small group's touched keys.
 
         None: the group is large, or its keys cannot be listed.
         """
@@ -242,7 +242,7 @@ class GroupRows:
 
 
 def _has_types(rows: pa.Table, types: Mapping[str, str]) -> bool:
-    """Return whether Spark takes the columns of ``rows`` for those in ``types``."""
+    """Return whether Spark reads the columns of ``rows`` as ``types``."""
     # not every release of Spark takes times of day and intervals from Arrow
     if any("time(" in kind or "interval" in kind for kind in types.values()):
         return False
@@ -265,7 +265,7 @@ class TableFormat(ABC):
         return frozenset()
 
     def estimated_rows(self, spark: SparkSession, table: TableState) -> int | None:
-        """Estimate the rows that a change may meet, to choose a plan.
+        """Estimate the rows that a change may meet.
 
         None if unknown.
         """
@@ -282,7 +282,7 @@ class TableFormat(ABC):
         return {}
 
     def located(self, spark: SparkSession, table: TableState, number: int) -> TableState:
-        """Return ``table`` of commit ``number`` with the present names of its targets."""
+        """Return ``table`` of a commit with its targets' present names."""
         return table
 
     def aligned(
@@ -323,7 +323,7 @@ class TableFormat(ABC):
 
     @abstractmethod
     def replace(self, commit: CommitContext, table: TableState, rows: GroupRows) -> TableState:
-        """Replace the table's rows by a snapshot; add it to the history.
+        """Replace the rows by a snapshot; add it to the history.
 
         A table with a history gets the snapshot as changes (``rows.group.replaces``).
         """

@@ -41,7 +41,7 @@ def inserted(names: Sequence[str]) -> str:
 
 
 def equal(name: str, kind: str) -> str:
-    """Return the condition that a column is equal in t and s."""
+    """Return the condition that t's and s's column are equal."""
     if kind in ('"float"', '"double"'):  # 0 and -0 differ
         return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
     if '"map"' in kind:  # which Spark does not compare
@@ -101,7 +101,7 @@ class TableWriter:
         )
 
     def overwrite(self, frame: Rows, rows: pa.Table | None = None) -> None:
-        """Replace all rows by the rows of ``frame``; ``rows`` as in `insert`."""
+        """Replace all rows by ``frame``'s; ``rows`` as in `insert`."""
         self.insert("current", frame, rows, replaces=True)
 
     def insert(
@@ -129,7 +129,7 @@ class TableWriter:
         self.take("current", partial(self._format.clear, self._spark, self.at("current")), "clear")
 
     def complete(self, rows: pa.Table) -> pa.Table:
-        """Return ``rows`` with the columns that the target has besides the table's."""
+        """Return ``rows`` with the target's further columns."""
         return rows
 
     def merge(self, compacted: DataFrame) -> None:
@@ -151,7 +151,7 @@ class TableWriter:
         )
 
     def put(self, replace: ReplaceRows, frame: DataFrame, listed: str | None) -> None:
-        """Replace ``listed`` rows, or else rows with ``frame``'s keys, as a step's action."""
+        """Replace ``listed`` rows, or else rows with ``frame``'s keys."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
@@ -159,7 +159,7 @@ class TableWriter:
         replace(self.table.stored_table.targets["current"], stored, self.table.row_key, listed)
 
     def exchange(self, frame: Rows) -> None:
-        """MERGE rows without a key: remove equals of `GONE` rows, add others."""
+        """MERGE keyless rows: remove equals of `GONE` rows, add others."""
 
         def action() -> None:
             source = self.view(frame())
@@ -201,7 +201,7 @@ class TableWriter:
             self.take(what, partial(change, self._spark, self.at(what), *given), kind)
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
-        """Rename, drop, add and retype columns; ``rows`` have values for existing rows."""
+        """Rename, drop, add and retype columns."""
         self.rename(renames)
         self.drop(gone)
         self.add(rows=rows)
@@ -266,7 +266,7 @@ class TableWriter:
         self.table = self.table.with_storage(columns={**self.table.stored_table.columns, **new})
 
     def fill(self, new: Iterable[str], *, rows: bool) -> None:
-        """Give existing rows the values that older rows have in ``new`` columns.
+        """Give existing rows older rows' values of ``new`` columns.
 
         ``rows`` as in `add`.
         """
@@ -279,7 +279,7 @@ class TableWriter:
             self.take("current", partial(self.update, "current", known), of("fill", known))
 
     def update(self, what: What, values: Mapping[str, str], where: str = "") -> None:
-        """Set columns to ``values`` (SQL) where ``where`` holds, by default own rows."""
+        """Set columns to SQL ``values`` in ``where``, by default own, rows."""
         pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
         where = where or self.own_rows
         rows = f" WHERE {where}" if where else ""

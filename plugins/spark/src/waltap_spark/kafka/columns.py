@@ -362,7 +362,7 @@ def was_not_sent(
 
 
 def _texts_of_unsent(kind: str, placeholder: str) -> list[str]:
-    """Return the texts of the placeholder in JSON for a declared type."""
+    """Return the placeholder's JSON texts for a declared type."""
     texts = [placeholder, _object_of(placeholder)]  # hstore as JSON is an object of it
     if kind == "binary":
         texts.append(_base64_of(placeholder))

@@ -38,7 +38,7 @@ class TopicField:
     keys: "TopicField | None" = None
 
     def described(self) -> str:
-        """Return the type in a manifest, equal for values of equal meaning."""
+        """Return a manifest's type, equal for values of equal meaning."""
         parts = [self.meaning or self.kind]
         parameters = sorted(self.parameters.items())
         parts += [f"{name}={value}" for name, value in parameters if name in _DISTINGUISHING]

@@ -33,7 +33,7 @@ _UNKNOWN_ID: Final = frozenset({40401, 40402, 40403})
 
 
 def schemas_of(address: str) -> Callable[[str], str]:
-    """Return the function that asks a registry once for each schema (`_schema_of`)."""
+    """Return the function that asks a registry once per schema."""
     return functools.cache(functools.partial(_schema_of, address))
 
 
@@ -65,7 +65,7 @@ def _schema_of(address: str, schema_id: str) -> str:
 
 
 def _error_code(body: bytes) -> object:
-    """Return the error code of a registry's answer, None if another server sent it."""
+    """Return a registry's error code, None from another server."""
     with suppress(ValueError):
         if isinstance(found := json.loads(body), dict):
             return found.get("error_code")

@@ -40,7 +40,7 @@ _VALUE, _UNCHANGED = "__waltap_value", "__waltap_unchanged"
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of a change log from events of one table and schema."""
+    """Change log rows from events of one table and schema."""
 
     table: tuple[str, str]
     key: tuple[str, ...]

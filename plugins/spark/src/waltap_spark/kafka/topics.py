@@ -120,7 +120,7 @@ def offered(
 def _bounds(
     spark: SparkSession, topics: KafkaTopics
 ) -> tuple[dict[Place, int], dict[Place, int], dict[str, str]]:
-    """Return the first offset of every partition, its end, and the ids of topics."""
+    """Return every partition's first offset and end, and topics' ids."""
     # Spark's source has no Python call for offsets; its Kafka client is in the session's JVM.
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:

@@ -300,7 +300,7 @@ def _numbers_by_name(table: TableState, names: Iterable[str]) -> dict[str, int]:
 
 
 def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
-    """Give columns known by name alone their number, in all files read by their name."""
+    """Give columns known by name their number, in all files."""
     if not ids:
         return table
 
@@ -383,7 +383,7 @@ def _snapshot_reasons(
 def _attribute_reasons(
     table: TableState, group: SegmentGroup, types: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the reasons why older values of composite types may be outdated.
+    """Yield the reasons why composites' older values may be outdated.
 
     A table without a key finds rows by all their values, also by values of dropped attributes.
     """
@@ -451,7 +451,7 @@ def first_type(table: TableState, column: str) -> str:
 
 
 def older_value(table: TableState, ids: Mapping[str, int], column: str) -> str | None:
-    """Return older rows' value of ``column``, in its `first_type`; None is null."""
+    """Return older rows' value of ``column`` in its `first_type`."""
     entry = table.source.get(column)
     if entry is None or column not in table.source_columns:
         return None

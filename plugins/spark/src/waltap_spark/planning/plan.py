@@ -21,7 +21,7 @@ COLUMNLESS: Final = "none of its columns is in the change log, so its rows are m
 
 @dataclass(slots=True)
 class SegmentGroup:
-    """Segments of one table that are applied together: one schema, one epoch."""
+    """A table's segments that are applied together, of one epoch."""
 
     fingerprint: str
     epoch: int
@@ -138,7 +138,7 @@ def shared_continuity_id(parts: Iterable[LogFacts | BasePart | StagedSegment]) -
 
 @dataclass(slots=True)
 class TableTask:
-    """The groups of one table in order, and its waiting snapshot parts."""
+    """A table's groups in order, and its waiting snapshot parts."""
 
     schema: str
     table: str
@@ -165,7 +165,7 @@ class TableTask:
 
     @property
     def former_names(self) -> tuple[str, ...]:
-        """Return the names that a new table left within its first commit."""
+        """Return the names that a new table left in its first commit."""
         names = dict.fromkeys(name for _epoch, name, _oid in self.entries)
         return tuple(name for name in names if name != f"{self.schema}.{self.table}")
 

@@ -197,7 +197,7 @@ class _Walk:
         self._all.append(table)
 
     def owner_numbers(self, entry: TableEntry) -> "set[tuple[int, int]]":
-        """Return the number of the table that has the entry's name now."""
+        """Return the table number that has the entry's name now."""
         owner = self._named.get(entry.name)
         return set() if owner is None or owner.number is None else {owner.number}
 
@@ -228,7 +228,7 @@ class _Walk:
         self._rename_displaced()
 
     def _distinct(self, entry: TableEntry) -> TableEntry:
-        """Return ``entry`` with a spare name if another table's name reads the same.
+        """Return ``entry``, with a spare name if another's reads alike.
 
         Such are ``c`` of schema ``a.b``, and ``b.c`` of schema ``a``.
         """
@@ -239,7 +239,7 @@ class _Walk:
         return entry if known else replace(entry, table=f"{entry.table}@{entry.oid}")
 
     def _without_former(self, entry: TableEntry, number: tuple[int, int] | None) -> _Table | None:
-        """Return the owner of the entry's name, None if it was renamed."""
+        """Return the name's owner, None if it was renamed."""
         owner, former = self._named.get(entry.name), entry.former_owner
         if (
             owner is None
@@ -332,7 +332,7 @@ def _number(table: TableState) -> tuple[int, int] | None:
 
 
 def catalogue_name(table: TableState) -> Name:
-    """Return schema and name of a table in a catalogue, before rules."""
+    """Return a table's catalogue schema and name, before rules."""
     if table.place is None and DISPLACED in table.stale:
         return table.schema, table.table.replace("@", "_")  # many catalogues take no @
     return table.target

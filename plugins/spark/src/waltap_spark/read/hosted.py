@@ -178,7 +178,7 @@ class HostedEngine:
         threading.Event().wait(POLL_S)
 
     def behind(self) -> int | None:
-        """Return the bytes of WAL that was not read, None if unknown."""
+        """Return the bytes of WAL not yet read, None if unknown."""
         if self._pipeline is None:
             return None
         return next((each.lag_bytes for each in self._pipeline.status().partitions), None)

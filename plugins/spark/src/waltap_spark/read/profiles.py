@@ -53,7 +53,7 @@ def hosts_of(options: SourceOptions) -> list[HostedEngine]:
 
 
 def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
-    """Return the last position of each private log by its profile's name.
+    """Return each private log's last position by profile name.
 
     Raises: WaltapError.
     """
@@ -61,7 +61,7 @@ def private_log_positions(options: SourceOptions) -> dict[str, LogPosition]:
 
 
 def profiles_struct(options: SourceOptions) -> StructType:
-    """Return the query's schema from the private logs, else from the servers.
+    """Return the query's schema from private logs, else from servers.
 
     A new column reaches one server first, so a column that only some profiles have is null in rows
     of the others. Raises: WaltapError.
@@ -213,7 +213,7 @@ class ProfilesStream(TaskReading, DataSourceStreamReader, SupportsTriggerAvailab
 
 
 class ProfilesBatch(TaskReading, DataSourceReader):  # type: ignore[misc]
-    """Captures up to the servers' present positions, then reads the private logs."""
+    """Captures up to the servers' positions, then reads private logs."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class _ProfileLog:
         return self.stream
 
     def latest(self, begin: dict[str, Any], limit: Any, *, ended: bool) -> dict[str, Any]:
-        """Return the end of a batch from ``begin``, and release before it.
+        """Return a batch's end from ``begin``, and release before it.
 
         If only other tables changed, the slot may advance at once. The private log keeps those
         segments, since a checkpoint at ``begin`` resumes there; so the offset also moves past them,

@@ -26,7 +26,7 @@ VERSION: Final = 1
 
 
 class QueryStart(NamedTuple):
-    """The epoch and LSN, or the time (µs), of a query's first start.
+    """The epoch and LSN, or time (µs), of a query's start.
 
     LSNs of two epochs do not compare.
     """
@@ -135,7 +135,7 @@ class TaskPlanner:
         }
 
     def _known(self, names: Iterable[str], entry: TableEntry | None) -> QueryColumns:
-        """Return the columns ``names`` of a table as the query has them."""
+        """Return a table's columns ``names`` as the query has them."""
         logged = () if entry is None else entry.columns
         columns = [each for each in logged if each.name in names]
         return QueryColumns(

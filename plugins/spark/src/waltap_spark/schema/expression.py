@@ -61,7 +61,7 @@ def namespace_of(name: str) -> str:
 
 
 def within_catalogue(name: str) -> str:
-    """Return a name of `quoted` parts without its first part, the catalogue."""
+    """Return a name of `quoted` parts without the catalogue."""
     return ".".join(re.findall(r"`(?:[^`]|``)*`", name)[1:])
 
 

@@ -1,4 +1,4 @@
-"""Schemas of growing tables: Spark types as JSON, common and nested types.
+"""Schemas of growing tables: Spark types as JSON.
 
 Spark casts a struct field by field in order, and refuses a struct with fewer fields. A
 composite type that got another attribute is a struct with one more field, which is null in
@@ -141,7 +141,7 @@ def _common_number(first: str, second: str) -> str | None:
 
 
 def digits_of(kind: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type, None for another one."""
+    """Return a decimal's precision and scale, None for another type."""
     found = _DECIMAL.fullmatch(kind)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -246,7 +246,7 @@ def _type(kind: Any) -> "DataType":
 
 
 def same_type(one: str, other: str) -> bool:
-    """Return whether two types in JSON are equal, however they are written."""
+    """Return whether two types in JSON are equal."""
     return one == other or json.loads(one) == json.loads(other)
 
 

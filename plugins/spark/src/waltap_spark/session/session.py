@@ -169,7 +169,7 @@ def start_session(
 
 
 def local_settings(processors: int | None) -> dict[str, str]:
-    """Return the default settings of a session on a machine with ``processors``."""
+    """Return a session's default settings with ``processors``."""
     few = processors is not None and processors <= FEW_PROCESSORS
     return {**DEFAULTS, **({"spark.driver.defaultJavaOptions": ONE_COMPILER} if few else {})}
 

@@ -63,7 +63,7 @@ class TableMode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def adds_alone(self) -> bool:
-        """Return whether an inserted row never meets a row of its key."""
+        """Return whether inserts never meet a row of their key."""
         if self.deletes == "soft":
             return self.name != "scd1"  # a deleted version is closed
         return self.deletes == "hard" or self.name == "append"
@@ -168,7 +168,7 @@ def mode_errors(
     key: Sequence[str] | None,
     columns: Iterable[str],
 ) -> Iterator[FormatError]:
-    """Yield why ``table``, stored as ``target``, cannot have the second of ``modes``.
+    """Yield why ``table`` cannot have the second of ``modes``.
 
     The first one is the mode that it was made with, if it was. ``key``: None if unknown.
     """

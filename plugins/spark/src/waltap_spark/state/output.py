@@ -40,7 +40,7 @@ COLUMN: Final = "_source"
 
 
 class TargetMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """One source's part of a target: its rows have ``source`` in ``column``."""
+    """A source's part of a target: rows with ``source`` in ``column``."""
 
     schema: str
     table: str
@@ -257,7 +257,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredTable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Storage of one table in a format that is written in place."""
+    """A table's storage in a format that is written in place."""
 
     targets: dict[str, TargetTable] = {}
     # The columns that the targets have, in Spark's types.
@@ -504,7 +504,7 @@ class TargetMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A commit that a driver has begun: its number and its end.
+    """A commit that a driver began: its number and end.
 
     A format that writes in place may have written for it, so the next driver first commits
     exactly up to this position.
@@ -518,7 +518,7 @@ class CommitIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def applied_by_all(state: OutputState) -> LogPosition:
-    """Return the position up to which every table has applied the log."""
+    """Return the position up to which every table applied the log."""
     own = (each.log_position for each in state.tables.values() if each.log_position)
     return min([state.log_position, *own])
 
@@ -663,7 +663,7 @@ class SparkOutput:
         return read_document(self.store, INTENT, CommitIntent, "says not which commit was begun")
 
     def begun(self, state: OutputState) -> CommitIntent | None:
-        """Return a commit after ``state`` that a driver had begun, or None."""
+        """Return a commit that a driver began after ``state``, or None."""
         intent = self.intent()
         return None if intent is None or intent.number <= state.number else intent
 

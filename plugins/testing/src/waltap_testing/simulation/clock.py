@@ -19,7 +19,7 @@ class TimeStopped(AssertionError):
 
 
 class VirtualClock:
-    """A `waltap.clock.Clock` for the thread that made it; others only read it.
+    """A `waltap.clock.Clock` that only its own thread moves.
 
     Time passes only in `wait` and `pass_until`. They run the actions scheduled with `at`, each at
     its time.
@@ -72,7 +72,7 @@ class VirtualClock:
     def pass_until(
         self, seconds: float, met: Callable[[], object], stopping: Callable[[], bool] | None = None
     ) -> bool:
-        """Pass time until ``met``, at most ``seconds``; return whether it is met.
+        """Pass time until ``met``, at most ``seconds``; return whether met.
 
         The simulated server waits with it.
 
@@ -87,7 +87,7 @@ class VirtualClock:
         return True
 
     def _pass_to(self, end_ns: int) -> bool:
-        """Run the next scheduled action, or move to ``end_ns`` and return False."""
+        """Run the next action, or move to ``end_ns`` and return False."""
         if self._appointed and self._appointed[0][0] <= end_ns:
             due, _, action = heapq.heappop(self._appointed)
             # An action scheduled for the past runs now: the clock never goes back.

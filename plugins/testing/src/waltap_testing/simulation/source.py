@@ -1,4 +1,4 @@
-"""A server made of a transaction log, one slot and breakable connections."""
+"""A server: a transaction log, a slot and breakable connections."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -312,7 +312,7 @@ class _SimulatedStream(ChangeStream):
         return reply_requested
 
     def request_keepalive(self) -> None:
-        """Do nothing: every `receive` already reports how far the server has read."""
+        """Do nothing: every `receive` reports how far the server read."""
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -1,1 +1,1 @@
-"""The rig of the sink suite, its rules, kills and lost connections."""
+"""The sink suite's rig: rules, kills and lost connections."""

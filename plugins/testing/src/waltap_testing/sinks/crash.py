@@ -30,7 +30,7 @@ from waltap_testing.workload import ScriptedWorkload, mixed
 
 
 def bare(sink: Sink, position: Position, *parts: Part) -> Batch:
-    """Return a batch of parts without rows, as the engine gives it to ``sink``."""
+    """Return a batch of parts without rows, as engines give it."""
     records: list[Record] | None = [] if sink.capabilities.records else None
     return Batch(parts=list(parts), position=position, events=events_in(parts), records=records)
 
@@ -75,7 +75,7 @@ class SinkCrash:
     """A killed delivery, and the positions that the sink had promised."""
 
     def __init__(self, new_rig: Callable[[Path], SinkRig], folder: Path, kill: KillPoint) -> None:
-        """Deliver to a new folder, in a child that dies at the kill point."""
+        """Deliver to a new folder in a child that dies."""
         folder.mkdir()
         self.rig = rig = new_rig(folder)
         self.folder = folder
@@ -88,7 +88,7 @@ class SinkCrash:
         self._at = f"{kill}, after {outcome.steps[-1] if outcome.steps else 'nothing'}"
 
     def open_again(self, kill: KillPoint) -> list[str]:
-        """Open a sink in a child that dies at the kill point; return its steps."""
+        """Open a sink in a child that dies; return its steps."""
 
         def act(child: CrashChild) -> None:
             sink = self.rig.opened(self.folder, has_offset=True)
@@ -101,7 +101,7 @@ class SinkCrash:
         return outcome.steps
 
     def restart(self, *, lose_last_offset: bool) -> int:
-        """Deliver the rest to a new sink; return the number of doubles."""
+        """Deliver the rest to a new sink; count the doubles."""
         # The engine stores its offset after a flush, so a crash between them loses one offset.
         promised = self._promised[:-1] if lose_last_offset else self._promised
         stored = promised[-1] if promised else START
@@ -124,7 +124,7 @@ def crashes(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCr
 
 
 def crashes_of_open(new_rig: Callable[[Path], SinkRig], folder: Path) -> Iterator[SinkCrash]:
-    """Yield crashes inside the last flush, one per step of the next `open`."""
+    """Yield crashes in the last flush, one per `open` step."""
     whole = SinkCrash(new_rig, folder / "whole", KillPoint())
     flush = KillPoint(step=whole.steps.index("last flush"))
     counted = SinkCrash(new_rig, folder / "counted", flush)
@@ -154,7 +154,7 @@ def _delivery(
 
 
 def run(rig: SinkRig, act: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
-    """Run ``action`` in a child, or imitated if the rig cannot fork."""
+    """Run ``action`` in a child, imitated without a fork."""
     if rig.forks:
         return in_child(act, kill, own=own_files(rig.spec.factory))
     if kill.at_bytes is not None:
@@ -200,7 +200,7 @@ def failing_sync() -> Iterator[None]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Make every write to a file fail, as on a full disk."""
+    """Make every file write fail, as on a full disk."""
     limit_file_size(0)
     try:
         yield

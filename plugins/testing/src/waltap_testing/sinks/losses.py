@@ -73,7 +73,7 @@ class NoticesLosses:
     def test_a_destination_that_lost_something_is_noticed_when_opened(
         self, rig: SinkRig, tmp_path: Path, record_property: Recorder, *, emptied: bool
     ) -> None:
-        """Each start raises an error that `loses`, until the data is back.
+        """Each start raises a `loses` error until the data is back.
 
         The error comes from `check`, `open` or the engine's comparison.
         """

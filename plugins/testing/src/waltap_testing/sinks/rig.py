@@ -1,4 +1,4 @@
-"""The rig of the sink suite, and how it makes the sink."""
+"""The sink suite's rig, and how it makes the sink."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -183,10 +183,10 @@ class SnapshotsGoOn:
 
 
 class AppliesChanges:
-    """Rules for rare changes and parts; a base class of the suite."""
+    """Rules for rare changes and parts; a base of the suite."""
 
     def test_batches_that_come_in_stay_as_they_are(self, rig: SinkRig, tmp_path: Path) -> None:
-        """The engine counts a batch after its write, and gives its parts to other sinks."""
+        """The engine counts written batches, and other sinks get their parts."""
         sink = rig.opened(tmp_path)
         for batch in mixed(truncate=False).batches(4, records=sink.capabilities.records):
             before = _content(batch)
@@ -316,7 +316,7 @@ class RefusesSingleRecords:
     def tolerant(
         self, new_rig: Callable[[Path], SinkRig], tmp_path: Path
     ) -> tuple[SinkRig, ScriptedWorkload]:
-        """Return a rig that tolerates refusals, and changes with one unfit row."""
+        """Return a rig that tolerates refusals, and one unfit row."""
         rig = new_rig(tmp_path)
         if rig.unfit is None:
             pytest.skip("declares no value that its destination refuses")
@@ -347,7 +347,7 @@ class RefusesSingleRecords:
     def test_a_kill_between_a_refusal_and_the_rest_loses_nothing(
         self, tolerant: tuple[SinkRig, ScriptedWorkload], tmp_path: Path
     ) -> None:
-        """A crash after a refusal loses no record: the batch comes again."""
+        """A crash after a refusal loses nothing: the batch is repeated."""
         rig, workload = tolerant
         sink = rig.opened(tmp_path)
         once = sink.capabilities.exactly_once

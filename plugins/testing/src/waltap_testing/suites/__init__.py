@@ -1,1 +1,1 @@
-"""Conformance suites: per kind of plugin a class of tests and its rig."""
+"""Conformance suites: a test class and rig per plugin kind."""

@@ -99,7 +99,7 @@ def carried_by(decoder: Decoder, recording: FrameRecording) -> set[str]:
 
 
 def _fed(decoder: Decoder, frames: Sequence[Frame]) -> list[SingleMessage]:
-    """Return the messages of ``frames``: those that a block represents, not the block."""
+    """Return the messages of ``frames``, a block's instead of it."""
     return list(singly(decoder.feed(frames)))
 
 
@@ -296,7 +296,7 @@ class DecoderSuite(RigSuite):
                 assert column.in_identity or value is ABSENT, f"{at} is {value!r} in a key"
 
     def test_full_old_tuples_have_every_column(self, rig: DecoderRig) -> None:
-        """A full old tuple has a value or NULL for every column."""
+        """A full old tuple has every column's value or NULL."""
         for at, _, _, value in _old_values(rig, OldTuple.FULL):
             assert not isinstance(value, MissingValue), f"{at} is {value} in a full old tuple"
 
@@ -561,7 +561,7 @@ class _DamageCase:
 
 
 def _cases(rig: DecoderRig) -> Iterator[_DamageCase]:
-    """Yield frames of every recording and kind, within a budget of work."""
+    """Yield frames of every recording and kind, within a budget."""
     for recording in rig.recordings:
         kinds: dict[bytes, list[int]] = {}
         for number, (_, payload) in enumerate(recording.frames):
@@ -612,7 +612,7 @@ def _decoded(rig: DecoderRig) -> Iterator[tuple[FrameRecording, list[SingleMessa
 
 
 def _old_values(rig: DecoderRig, kind: OldTuple) -> Iterator[tuple[str, Relation, Column, Value]]:
-    """Yield place, relation, column and value of each old tuple of ``kind``."""
+    """Yield each old tuple's place, relation, column and value."""
     for recording, messages in _decoded(rig):
         for message in messages:
             if isinstance(message, Update | Delete) and message.old_kind is kind:

@@ -59,7 +59,7 @@ GONE = range(20_000, 20_040)
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield every name, and every value that is no container, in a parsed value."""
+    """Yield every name and scalar in a parsed value."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield str(name)
@@ -104,7 +104,7 @@ class FormatSuite(RigSuite):
     # --- bytes ---
 
     def test_everything_is_valid(self, rig: FormatRig) -> None:
-        """Keys, values and headers of every kind of part can be parsed."""
+        """Keys, values and headers of every part kind can be parsed."""
         records = rig.build().render(every_part(), NOW)
         assert records
         for record in records:
@@ -212,7 +212,7 @@ class FormatSuite(RigSuite):
     # --- keys, values, tombstones ---
 
     def test_a_row_has_one_key_all_its_life(self, rig: FormatRig) -> None:
-        """All records of a row have one key, different from other rows' keys.
+        """A row's records have one key, unlike other rows' keys.
 
         They are create, update, snapshot and delete.
         """
@@ -247,7 +247,7 @@ class FormatSuite(RigSuite):
             assert _only(render, change).value is not None
 
     def test_a_changed_key_ends_the_old_row_and_begins_the_new(self, rig: FormatRig) -> None:
-        """An update of the key has the old key first, the new key last."""
+        """A key's update has the old key first, the new last."""
         render = rig.build()
         old = _only(render, Insert(ITEMS, 16, ("1", "1", "a"))).key
         new = _only(render, Insert(ITEMS, 17, ("2", "1", "a"))).key
@@ -258,7 +258,7 @@ class FormatSuite(RigSuite):
         assert records[-1].value is not None
 
     def test_every_change_of_a_row_gives_a_record(self, rig: FormatRig) -> None:
-        """Whatever came of the old row, and however the row was read."""
+        """Whatever the old row had, and however it was read."""
         render, parts = rig.build(), rare_parts()
         for part in parts:
             if isinstance(part, SnapshotRows):
@@ -279,7 +279,7 @@ class FormatSuite(RigSuite):
         assert topics[0] == topics[1] + topics[2]
 
     def test_logical_messages_give_records(self, rig: FormatRig) -> None:
-        """A logical message is an event of the stream, with its content."""
+        """A logical message is an event with its content."""
         render, values = rig.build(), []
         for content in (b"one", b"other"):
             message = LogicalMessage(16, transactional=True, prefix="app", content=content)
@@ -369,7 +369,7 @@ class FormatSuite(RigSuite):
 
     @pytest.mark.parametrize("name", list(HIDDEN))
     def test_a_hidden_value_is_nowhere(self, rig: FormatRig, name: str) -> None:
-        """No record has the value of a column that is left out or masked."""
+        """No record has a value of an excluded or masked column."""
         capture = {**rig.capture, **HIDDEN[name]}
         render, old = replace(rig, capture=capture).build(), ("1", "1", "secret one")
         records = [

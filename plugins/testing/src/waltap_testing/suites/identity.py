@@ -68,7 +68,7 @@ class IdentitySuite(RigSuite):
     needs = "an IdentityRig"
 
     def test_spec_is_well_formed(self, rig: IdentityRig) -> None:
-        """Name, summary and letter are valid, and the object has the name."""
+        """Name, summary and letter are valid and the object's own."""
         super().test_spec_is_well_formed(rig)
         assert len(rig.spec.letter) == 1
         assert rig.build().name == rig.spec.name
@@ -190,7 +190,7 @@ class IdentitySuite(RigSuite):
     # --- rules ---
 
     def test_a_row_is_identified_by_columns_that_there_are(self, rig: IdentityRig) -> None:
-        """`identifying` has indexes of columns: whole keys, which no update leaves unsent."""
+        """`identifying` has indexes of whole keys, always sent."""
         found = rig.build().identifying
         assert isinstance(found, tuple)
         assert all(type(index) is int and 0 <= index < len(NAMES) for index in found), found
@@ -202,7 +202,7 @@ class IdentitySuite(RigSuite):
         )
 
     def test_images_of_one_message_are_its_own(self, rig: IdentityRig) -> None:
-        """The images of the next message do not replace the last images."""
+        """The next message's images do not replace the last ones."""
         together = [images for _, images in list(_both(rig))]
         apart = [_plain(images) for _, images in _both(rig)]
         # One pair after another: the difference of two long lists takes pytest minutes.
@@ -257,7 +257,7 @@ def _delete_messages(rig: IdentityRig) -> Iterator[Delete]:
 
 
 def _old_tuples(relation: Relation, kind: OldTuple) -> Iterator[Tuple]:
-    """Yield the old tuples of ``kind``: none, identity columns or whole rows."""
+    """Yield old tuples of ``kind``: none, identity or whole rows."""
     if kind is OldTuple.NONE:
         yield ()
         return

@@ -107,7 +107,7 @@ class OffsetStoreRig:
     forks: bool = True
 
     def build(self, home: Path | None = None) -> OffsetStore:
-        """Return a new store for the pipeline with the state folder ``home``."""
+        """Return a pipeline's new store in the state folder ``home``."""
         return self.spec.factory(self.properties, str(home or self.home))
 
 
@@ -123,7 +123,7 @@ class OffsetStoreSuite(FolderRigSuite):
 
     @pytest.mark.parametrize("name", list(OFFSETS))
     def test_what_is_stored_is_loaded(self, rig: OffsetStoreRig, name: str) -> None:
-        """Every field is loaded as it was stored, also at its limits."""
+        """Every field is loaded as stored, also at its limits."""
         store = rig.build()
         store.store(OFFSETS[name])
         assert store.load() == OFFSETS[name]
@@ -213,7 +213,7 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() in expected, at
 
     def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
-        """On a full disk `store` stores, or raises OffsetError. The old offset stays then."""
+        """On a full disk `store` raises OffsetError or stores."""
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
@@ -285,7 +285,7 @@ class OffsetStoreSuite(FolderRigSuite):
 
 
 def _in_child(rig: OffsetStoreRig, point: KillPoint) -> ChildOutcome:
-    """Store `NEW` in a child that dies at ``point``, and report it."""
+    """Store `NEW` in a child that dies at ``point``."""
 
     def act(child: CrashChild) -> None:
         rig.build().store(NEW)

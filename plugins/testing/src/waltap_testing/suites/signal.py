@@ -83,7 +83,7 @@ class SignalChannelSuite(RigSuite):
         channel.close()
 
     def test_a_signal_arrives_once(self, rig: SignalChannelRig) -> None:
-        """A polled signal does not return, not even from a later channel."""
+        """A polled signal does not return, even from a later channel."""
         channel = rig.build()
         rig.send(SIGNALS[0])
         assert len(_drained(channel)) == 1
@@ -240,7 +240,7 @@ class SignalActionSuite(RigSuite):
     needs = "a SignalActionRig"
 
     def test_the_type_is_its_own(self, rig: SignalActionRig) -> None:
-        """The type is none of waltap's own: those never reach a plugin."""
+        """The type is not waltap's own, which never reach plugins."""
         assert rig.spec.name not in KNOWN
         assert not rig.spec.name.startswith("snapshot-window-")
 
@@ -249,7 +249,7 @@ class SignalActionSuite(RigSuite):
         assert set(_acted_soon(rig)) == {""}
 
     def test_it_may_be_asked_again(self, rig: SignalActionRig) -> None:
-        """A signal may arrive twice: it is read again after a crash."""
+        """A signal may arrive twice, the second time after a crash."""
         assert rig.act() == ""
         assert rig.act() == ""
 
@@ -257,7 +257,7 @@ class SignalActionSuite(RigSuite):
     def test_odd_data_is_acted_on_or_left_out_with_a_reason(
         self, rig: SignalActionRig, arguments: Mapping[str, object]
     ) -> None:
-        """Invalid data soon raises SignalUnusable, with a reason, and no other error."""
+        """Invalid data raises only SignalUnusable, soon and with a reason."""
         _acted_soon(rig, arguments)
         _assert_text(rig)
 

@@ -156,7 +156,7 @@ class SinkSuite(
                 assert last_promised is None or (promised is not None and promised >= last_promised)
 
     def test_an_empty_batch_moves_the_position(self, sink: Sink) -> None:
-        """An empty batch moves the position: a filter may drop every change."""
+        """An empty batch moves the position: filters drop changes."""
         position = Position(0x2000000)
         sink.write(bare(sink, position))
         assert sole(sink.flush()) == position
@@ -259,7 +259,7 @@ class SinkSuite(
     def test_a_snapshot_of_another_server_is_followed_by_its_stream(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """LSNs of the two servers do not compare, and the new ones may be lower."""
+        """LSNs of two servers do not compare, and may fall."""
         workload, sink = mixed(truncate=False), rig.build(tmp_path)
         records = sink.capabilities.records
         deliver(sink, workload.batches(1_000, records=records))
@@ -308,7 +308,7 @@ class SinkSuite(
         assert_complete(rig, sink.capabilities, workload)
 
     def test_inserts_may_come_as_columns(self, rig: SinkRig, tmp_path: Path) -> None:
-        """The changes of a part may be an `InsertBlock`, and records `MixedRecords`."""
+        """A part's changes may be an `InsertBlock`, records `MixedRecords`."""
         pytest.importorskip("pyarrow")
         sink, workload = rig.build(tmp_path), ScriptedWorkload()
         for transaction in range(1, 6):
@@ -416,7 +416,7 @@ class SinkSuite(
         assert [parsed(record) for record in found] == [parsed(record) for record in given]
 
     def test_bytes_survive_unless_json_is_asked_for(self, rig: SinkRig, tmp_path: Path) -> None:
-        """Keys and values may be any bytes, such as Avro, without `json_only`."""
+        """Without `json_only` keys and values may be any bytes."""
         sink = rig.build(tmp_path)
         if not (sink.capabilities.records and rig.stores_history) or sink.capabilities.json_only:
             pytest.skip("takes changes or JSON, or keeps rows only")
@@ -531,7 +531,7 @@ class SinkSuite(
         tmp_path: Path,
         record_property: Callable[[str, object], None],
     ) -> None:
-        """A kill at any step loses nothing; only unpromised events may double."""
+        """A kill at any step loses nothing; unpromised events may double."""
         kills = doubles = 0
         name, declared = "", False
         for crash in crashes(new_rig, tmp_path):
@@ -571,7 +571,7 @@ class SinkSuite(
             crash.restart(lose_last_offset=False)
 
     def test_a_destination_that_refuses_loses_nothing(self, rig: SinkRig, tmp_path: Path) -> None:
-        """A full disk, or the rig's outage, is a SinkError without a promise."""
+        """A full disk or an outage is a SinkError without promise."""
         workload = mixed(truncate=False)
 
         def act(child: CrashChild) -> None:

@@ -134,7 +134,7 @@ class SnapshotterSuite(RigSuite):
         assert len(rig.table.strip().splitlines()) == 1 + len(EVERYTHING)
 
     def test_it_does_what_its_table_says(self, rig: SnapshotterRig) -> None:
-        """The mode takes a snapshot, streams or refuses as its table says."""
+        """The mode snapshots, streams or refuses as its table says."""
         for known, (snapshot, stream) in rig.rows().items():
             found = _answer(rig.build(), known)
             if snapshot == "refused":
@@ -153,7 +153,7 @@ class SnapshotterSuite(RigSuite):
         assert isinstance(rig.build().recovers_lost_position(), bool)
 
     def test_answers_do_not_depend_on_what_was_asked_before(self, rig: SnapshotterRig) -> None:
-        """The same state has the same answer, in any order, from any object."""
+        """The same state has the same answer, from any object."""
         one = rig.build()
         first = [_answer(one, known) for known in EVERYTHING]
         again = [_answer(one, known) for known in reversed(EVERYTHING)]
@@ -185,7 +185,7 @@ class SnapshotterSuite(RigSuite):
             assert found[0] == found[1], start
 
     def test_a_table_is_read_by_one_select(self, rig: SnapshotterRig) -> None:
-        """`query` returns None, or one statement that returns rows, the same each time."""
+        """`query` returns None, or always one statement that returns rows."""
         for mode, start, table in _questions(rig):
             statement = mode.query(table, start)
             assert statement == mode.query(table, start), f"{table.name}: another SELECT"
@@ -196,7 +196,7 @@ class SnapshotterSuite(RigSuite):
                 _assert_statement_of(statement, table)
 
     def test_a_lock_is_a_statement(self, rig: SnapshotterRig) -> None:
-        """`lock` returns None, or a LOCK that a snapshot's transaction may take."""
+        """`lock` returns None, or a LOCK that snapshots may take."""
         for mode, start, table in _questions(rig):
             statement = mode.lock(table, start)
             assert statement == mode.lock(table, start), f"{table.name}: another lock"

@@ -93,7 +93,7 @@ def _mortal(method: str) -> Any:
 
 
 class _MortalFormat(TableFormat):
-    """A format that may die before and after every method that writes."""
+    """A format that may die before and after every write."""
 
     def __init__(self, inner: TableFormat, choice: _RigFormat) -> None:
         self._inner, self._choice = inner, choice
@@ -273,7 +273,7 @@ class TableFormatSuite(RigSuite):
     def test_a_key_that_comes_again_behind_a_missing_delete_is_there_once(
         self, tables: _LogAndTables
     ) -> None:
-        """A key is there once if its delete never reached the change log."""
+        """A key is there once though its delete was missing."""
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "first")
@@ -313,7 +313,7 @@ class TableFormatSuite(RigSuite):
     def test_a_table_without_key_has_every_row_as_often_as_the_source(
         self, tables: _LogAndTables
     ) -> None:
-        """A table without key is a multiset: a delete removes one equal row."""
+        """A keyless table is a multiset: deletes remove one equal row."""
         pairs = msgspec.structs.replace(
             relation("pairs", [("a", "text"), ("x", "float8")], oid=901),
             primary_key=(),

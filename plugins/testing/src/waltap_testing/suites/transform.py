@@ -71,7 +71,7 @@ class TransformSuite(RigSuite):
     # --- positions ---
 
     def test_the_position_is_left_alone(self, rig: TransformRig) -> None:
-        """A batch keeps its position, partition and the rest, else data is lost."""
+        """A batch keeps its position and partition, else data is lost."""
         transform = rig.build()
         for given in _batches():
             # Read before the call: a transform may change the batch in place.
@@ -112,7 +112,7 @@ class TransformSuite(RigSuite):
                 assert part.wire_count == original.wire_count
 
     def test_changes_that_come_in_stay_as_they_are(self, rig: TransformRig) -> None:
-        """A change is replaced, never changed: other sinks get the same object."""
+        """A change is replaced, never changed: sinks share it."""
         transform = rig.build()
         for given in _batches():
             changes = list(_changes(given))
@@ -121,7 +121,7 @@ class TransformSuite(RigSuite):
             assert [_plain_change(change) for change in changes] == before
 
     def test_rows_fit_their_relation(self, rig: TransformRig) -> None:
-        """Every tuple has one value per column: a text, None or a `MissingValue`."""
+        """Every tuple has a text, None or `MissingValue` per column."""
         for found in map(rig.build(), _batches()):
             for relation, row in _rows(found):
                 assert len(row) == len(relation.columns), f"{relation.name}: {row}"
@@ -342,7 +342,7 @@ class EventTransformSuite(RigSuite):
         assert found[0] == found[1] == found[2]
 
     def test_a_value_is_hidden_everywhere(self, rig: EventTransformRig) -> None:
-        """A value masked in the stream is masked in snapshots and in ``before``."""
+        """A masked value is masked in snapshots and ``before``, too."""
         form = rig.format()
         assert_hidden_alike(
             [(each.key, each.value) for each in form.render(parts, NOW)]
@@ -359,7 +359,7 @@ class EventTransformSuite(RigSuite):
 
 
 def _records(form: JsonEventFormat) -> Iterator[Record]:
-    """Yield the records of a snapshot and of transactions of every operation."""
+    """Yield records of a snapshot and of every operation."""
     for batch in snapshot_and_stream():
         yield from form.render(batch.parts, NOW)
     yield from form.render(rare_parts(), NOW)

@@ -83,7 +83,7 @@ class TypeSuite(RigSuite):
     needs = "a TypeRig"
 
     def test_spec_is_well_formed(self, rig: TypeRig) -> None:
-        """Name and summary are fit for pages, and there are values to test with."""
+        """Name and summary fit pages, and there are test values."""
         assert rig.spec.name.strip()
         assert rig.spec.summary.strip()
         assert "\n" not in rig.spec.summary
@@ -224,7 +224,7 @@ class TypeSuite(RigSuite):
     # --- Arrow ---
 
     def test_arrow_says_what_the_connect_value_says(self, rig: TypeRig) -> None:
-        """Arrow has the Connect values, NULL as null, and the declared type."""
+        """Arrow has the Connect values, nulls, and the declared type."""
         mapping = rig.build()
         if mapping.arrow is None:
             pytest.skip("without an Arrow form columns are strings of PostgreSQL's text")
@@ -259,7 +259,7 @@ class TypeSuite(RigSuite):
             assert found.json(text) == rig.build().json(text)
 
     def test_an_array_of_it_holds_its_values(self, rig: TypeRig) -> None:
-        """An array is a list of the type's values, in JSON and Arrow."""
+        """An array is a list of values, in JSON and Arrow."""
         array = DataType(
             oid=99_002,
             schema=rig.data_type.schema,
@@ -331,7 +331,7 @@ def _assert_fits(schema: Schema, value: object, at: str) -> None:
 
 
 def _same(wanted: object, found: object) -> bool:
-    """Return whether a Connect value and an Arrow value are the same.
+    """Return whether a Connect and an Arrow value are equal.
 
     In Arrow a map is a list of pairs, a float may have 32 bits, and a struct may have fewer
     members.

@@ -37,7 +37,7 @@ class _ConversationEnded(Exception):
 
 
 class ClientSession:
-    """The record of one client. A test may read its lists at any time: they only grow."""
+    """The record of one client. Its lists only grow."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ClientSession:
         self._socket.close()
 
     def _part(self) -> None:
-        """Close in good order: sent data arrives even while the client sends."""
+        """Close in order: sent data arrives while the client sends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         with self._changed:
@@ -374,7 +374,7 @@ class ClientSession:
 
 
 def _bound(rest: bytes) -> tuple[str | bytes | None, ...]:
-    """Return the parameter values of a Bind message after its two names.
+    """Return a Bind message's parameter values after its two names.
 
     Raises: ValueError when the client requests binary results.
     """

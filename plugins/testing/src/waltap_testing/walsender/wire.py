@@ -24,7 +24,7 @@ LARGEST_MESSAGE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class StartupMessage:
-    """The first message of a connection: a protocol version or request code."""
+    """A connection's first message: a protocol version or request code."""
 
     code: int
     parameters: dict[str, str]

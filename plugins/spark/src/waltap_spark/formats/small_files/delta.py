@@ -140,7 +140,7 @@ def _field(field: Mapping[str, Any], physical: bool) -> pa.Field:
 
 
 def _type(kind: Any, physical: bool) -> pa.DataType:
-    """Return a Delta type in Arrow. Raises: KeyError or ValueError if unknown."""
+    """Return a Delta type in Arrow. Raises: KeyError, ValueError."""
     if isinstance(kind, str):
         return atom_of(kind)
     if kind["type"] == "array":
@@ -290,7 +290,7 @@ def _now() -> int:
 
 @dataclass(eq=False)
 class DeltaTable:
-    """A table by path, whose files are written in one transaction (`DriverTable`).
+    """A `DriverTable` by path; one transaction writes its files.
 
     ``file_list`` returns the list of files of a table by its id. Raises: FilesUnavailable.
     """

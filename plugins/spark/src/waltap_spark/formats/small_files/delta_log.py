@@ -26,7 +26,7 @@ BATCH: Final = 10_000
 
 
 class _DeletionVector(msgspec.Struct, frozen=True, rename="camel"):
-    """Marks of deleted rows: a file's rows are known only with them."""
+    """Marks of a file's deleted rows."""
 
     storage_type: str
     path_or_inline_dv: str
@@ -44,7 +44,7 @@ class StoredFile(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str | None:
-        """The path below the table's folder; None if the file is elsewhere."""
+        """The path below the table's folder, None for one elsewhere."""
         name = unquote(self.path)
         return None if ":" in name or name.startswith("/") else name
 
@@ -103,7 +103,7 @@ class FileList:
 
     @property
     def count(self) -> int:
-        """The number of files of the last version, very many if unknown."""
+        """The last version's number of files, very many if unknown."""
         return sys.maxsize if self._files is None else len(self._files)
 
     def _after(self, version: int) -> _Files | None:
@@ -122,7 +122,7 @@ class FileList:
         return files
 
     def _checkpoint(self, version: int) -> tuple[int, _Files | None]:
-        """Return the version of the last checkpoint until ``version``, and its files.
+        """Return the last checkpoint until ``version``, and its files.
 
         -1 if there is no checkpoint, and no files if it is large.
         """

@@ -273,7 +273,7 @@ class IcebergTable:
         return functools.partial(self.add, file, replaces=replaces)
 
     def add(self, file: DataFile | None, *, replaces: bool) -> None:
-        """Commit ``file`` (None: no rows), with ``replaces`` as all rows of the table."""
+        """Commit ``file``; with ``replaces`` it has all rows."""
         if replaces:
             every = self._static("expressions.Expressions.alwaysTrue")()
             commit = self.java.newOverwrite().overwriteByRowFilter(every)
@@ -338,7 +338,7 @@ class IcebergTable:
         self.commit(commit.addFile(new.java).validateFromSnapshot(self.snapshot), {}, new)
 
     def join(self) -> bool:
-        """Write small files as one; return whether nothing is left to compact.
+        """Write small files as one; return whether nothing is left.
 
         Spark's compaction of a few kilobytes takes as long as of a gigabyte.
         """
@@ -364,7 +364,7 @@ class IcebergTable:
         return True
 
     def commit(self, update: Any, properties: Mapping[str, str], file: DataFile | None) -> None:
-        """Commit an update of Iceberg's, with ``properties`` in the new version's summary.
+        """Commit an Iceberg update, with ``properties`` in its summary.
 
         If Iceberg refuses it, the new ``file`` is removed.
         """
@@ -387,7 +387,7 @@ def versions_of(java: Any) -> list[TableSnapshot]:
 
 
 def loaded(spark: SparkSession, at: str) -> Any:
-    """Load a table by its name in SQL; return Iceberg's own object.
+    """Load a table by its SQL name; return Iceberg's object.
 
     Raises: AnalysisException if there is none.
     """
@@ -444,7 +444,7 @@ def _ids(kind: pa.DataType) -> tuple[object, ...]:
 
 
 def _field(field: Mapping[str, Any]) -> pa.Field:
-    """Return a field with its id. Raises: KeyError or ValueError if unknown."""
+    """Return a field with its id. Raises: KeyError, ValueError."""
     if field["required"] or not field.keys() <= KNOWN:
         raise ValueError(f"column {field['name']} has properties")
     return _numbered(field["name"], _type(field["type"]), field["id"])
@@ -455,7 +455,7 @@ def _numbered(name: str, kind: pa.DataType, number: int, *, nullable: bool = Tru
 
 
 def _type(kind: Any) -> pa.DataType:
-    """Return an Iceberg type in Arrow, with the ids of its fields.
+    """Return an Iceberg type in Arrow with its fields' ids.
 
     Raises: KeyError or ValueError if unknown.
     """

@@ -69,7 +69,7 @@ def atom_of(kind: str) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """A table's id, its columns in Arrow, and the same in files."""
+    """A table's id, and its columns in Arrow and in files."""
 
     table: str
     logical: pa.Schema
@@ -131,7 +131,7 @@ class DriverTable(Protocol):
         ...
 
     def replacing(self, key: Sequence[str], rows: pa.Table, gone: pa.Array) -> Action | None:
-        """Write the files with the keys of ``rows`` again; return the commit.
+        """Rewrite the files with the keys of ``rows``; return the commit.
 
         ``rows``, ``gone`` and None: as `without_keys`.
         """
