@@ -120,7 +120,7 @@ def apply(
         ),
     ] = None,
 ) -> None:
-    """Keep tables up to date with a change log until SIGTERM.
+    """Keep tables up to date with a change log, until SIGINT or SIGTERM.
 
     The spark sink runs this next to the engine. Run it yourself, or by a scheduler with --once,
     if the sink has applier = none. One process per output: a second one waits until the first has
