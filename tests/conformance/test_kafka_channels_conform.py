@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tests.harness.http_receiver import notification_of
-from tests.harness.kafka import WAIT_SECONDS, allow, create, partitions, read_all
+from tests.harness.kafka import IN_ORDER, WAIT_SECONDS, allow, create, partitions, read_all
 from tests.harness.pipeline import until
 from tests.harness.servers.kafka import Kafka
 
@@ -264,7 +264,7 @@ def test_signals_of_a_topic_that_was_made_anew_are_read(kafka):
     noted = TopicPartition(topic, 0)
     for count in (5, 2, 4, 6, 8):
         create(kafka.bootstrap, NewTopic(topic, 1))
-        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, **IN_ORDER})
         for number in range(count):
             producer.produce(topic, signal_value(f"{count}-{number}"), prefix)
         assert producer.flush(WAIT_SECONDS) == 0
@@ -287,7 +287,9 @@ def test_signals_that_were_read_before_a_mirror_took_over_are_not_read_again(kaf
     create(private_kafka.bootstrap, NewTopic(topic, 1))
     group, place = f"kafka-signal-{prefix}", TopicPartition(topic, 0)
     knows_the_group(private_kafka.bootstrap, group, place)
-    producers = [Producer({"bootstrap.servers": k.bootstrap}) for k in (kafka, private_kafka)]
+    producers = [
+        Producer({"bootstrap.servers": k.bootstrap, **IN_ORDER}) for k in (kafka, private_kafka)
+    ]
 
     def produce(*identifiers: str) -> None:
         for producer in producers:

@@ -28,6 +28,8 @@ from confluent_kafka.admin import (
 from tests.harness.pipeline import until
 
 WAIT_SECONDS = 120.0
+# else a produce request that is repeated may come behind later ones
+IN_ORDER = {"enable.idempotence": True}
 
 
 def create(bootstrap: str, *topics: NewTopic) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
-from tests.harness.kafka import create
+from tests.harness.kafka import IN_ORDER, create
 from tests.harness.servers.kafka import Kafka
 
 from waltap_spark.apply.applier import OutputApplier
@@ -110,9 +110,7 @@ def event(
 
 def produce(kafka: Kafka, topic: str, *records: tuple[Any, ...]) -> None:
     """Write records: key, value, and if they are not 0 and none partition and names of headers."""
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "enable.idempotence": True}
-    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, **IN_ORDER})
     for key, value, *more in records:
         producer.produce(
             topic, value, None if key is None else json.dumps(key).encode(),

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.differential.engines import peer_installed
 from tests.harness.command import waltap
-from tests.harness.kafka import create, read_all
+from tests.harness.kafka import IN_ORDER, create, read_all
 from tests.harness.meanwhile import in_background
 from tests.harness.pipeline import until
 from tests.harness.servers.postgres import Database
@@ -138,7 +138,8 @@ def test_the_topic_of_a_worker_is_read_and_written(database, kafka, tmp_path):
     create(kafka.bootstrap, NewTopic(topic, num_partitions=3, config={"cleanup.policy": "compact"}))
     shop = Takeover(database, tmp_path, **{"bootstrap.servers": kafka.bootstrap})
     gone = b'["gone",{"server":"shop"}]'
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"})
+    settings = {"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"}
+    producer = Producer(settings | IN_ORDER)
     early = shop.now()
     shop.database.execute("INSERT INTO t VALUES (1, 'a')")
     start = shop.now()

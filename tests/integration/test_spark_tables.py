@@ -224,6 +224,7 @@ def test_tables_that_are_written_in_place_follow_their_source(delta, tmp_path, n
 
 
 @pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 @pytest.mark.parametrize("group", AT_RANDOM)
