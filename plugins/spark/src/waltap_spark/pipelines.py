@@ -58,7 +58,7 @@ def auto_cdc(path: str, table: str, *, history: bool = False) -> dict[str, Any]:
 
 
 def history(path: str, table: str, **options: str) -> DataFrame:
-    """Return the changes of ``table`` as a stream.
+    """Return all changes of ``table`` as a stream, for a streaming table.
 
     ``options`` are options of ``format("waltap")``.
     """

@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{6})\.json")
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
-    """Order the change log by a point that covers everything before it."""
+    """Define an ordered point of the log; it covers everything before."""
 
     # Grows when a pipeline starts over, since LSNs of two server histories cannot be compared.
     epoch: int

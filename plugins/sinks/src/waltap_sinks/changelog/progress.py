@@ -126,7 +126,7 @@ class PublishedNote:
         write_note(self._path, f"{self._log}\n{self.identity}\n{log_position}")
 
     def read(self) -> LogPosition | None:
-        """Return the position, None if it is unknown."""
+        """Return the position, None if nothing was written or it is unknown."""
         try:
             about, _, text = self._path.read_text().rpartition("\n")
             log_position = LogPosition.parse(text)

@@ -264,7 +264,7 @@ class ChangeLog:
         return list(islice(self._named(newest_first=True), count))[::-1]
 
     def damages(self, files: int) -> Iterator[WaltapError]:
-        """Yield damages of the newest manifests and segments.
+        """Yield damages of the newest manifests and segments, by size.
 
         About ``files`` files are examined, a request for each in an object store.
         """
@@ -355,7 +355,7 @@ class ChangeLog:
         until: LogPosition | None = None,
         skip_replaced: bool = False,
     ) -> "list[pa.Table]":
-        """Return a table's changes, one Arrow table per schema.
+        """Return a table's changes in order, one Arrow table per schema.
 
         ``_epoch`` is the position's epoch (LSNs of two epochs do not compare). ``_generation`` is
         the number of the snapshot that read the row, null for a change. Rows of unfinished

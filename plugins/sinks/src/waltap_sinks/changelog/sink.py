@@ -1,4 +1,4 @@
-"""Write changes and publish them with their position."""
+"""Write changes to a log; publish them with their position."""
 
 import contextlib
 import datetime as dt
@@ -420,7 +420,7 @@ class ChangeLogSink(Sink):
         return before.end_lsn or self.log_position.end_lsn
 
     def _take_complete(self, part: SnapshotRows, batch: Batch) -> bool:
-        """Take a piece of a blocking snapshot's table.
+        """Take a piece of a table that a blocking snapshot replaces.
 
         The table is a snapshot of its own, and is published when it is complete. Return False for
         a table that is not captured, or whose first rows are missing.
@@ -728,6 +728,6 @@ class ChangeLogSink(Sink):
         self._start_bucket()
 
     def _start_bucket(self) -> None:
-        """Choose the folder for new files, never an earlier one."""
+        """Choose new files' folder by time, never an earlier one."""
         self._bucket = next_bucket(self._bucket, dt.datetime.now(dt.UTC))
         self._files.start(self._bucket, str(self.log_position))

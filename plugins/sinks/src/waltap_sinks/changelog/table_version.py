@@ -236,7 +236,7 @@ class TableVersion:
         return rows
 
     def _restate(self, rows: LogRows, changes: Sequence[Change], commit_lsn: Sequence[int]) -> None:
-        """Add the row that stays under a key changed last by another.
+        """Add the row that stays under a key where another row of that key changed last.
 
         Readers take the last values of a key for the row that stays.
         """

@@ -349,7 +349,7 @@ class ComparableLog:
 def _present_names(
     columns: Sequence[ColumnEntry], present: Mapping[int, ColumnEntry]
 ) -> dict[str, str]:
-    """Return renamed columns' new names; a dropped name may return."""
+    """Return renamed columns' new names, which dropped columns may have had."""
     return {
         column.name: present[column.number].name
         if column.number in present

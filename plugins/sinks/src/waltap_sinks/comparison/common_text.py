@@ -1,4 +1,4 @@
-"""Convert values to one text in SQL and in Python. Sans-IO.
+"""Convert values to one text, in PostgreSQL's SQL and Python. Sans-IO.
 
 Floating point is compared bit by bit, since its texts differ (1e+20 and 1.0E20). Numeric has no
 trailing zeros, instants are microseconds in UTC, bytes hexadecimal, and arrays JSON. All other

@@ -1,4 +1,4 @@
-"""Compare buckets, rows and keys until both had one position.
+"""Compare buckets, then rows and keys, until both had one position.
 
 Both sides compute checksums of 4,096 buckets of keys, and the rows of different buckets are
 compared by key. A remaining difference may be on its way, so rounds follow. A round reads these

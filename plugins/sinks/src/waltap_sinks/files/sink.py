@@ -210,7 +210,7 @@ Content = tuple[str, Any, int]
 
 
 class FilesSink(Sink):
-    """Write JSON lines or Parquet files and commit their position.
+    """Write JSON lines or Parquet as whole files, committed with their position.
 
     Life cycle: open, (write*, flush)*, close. `write` collects lines by folder. `flush` writes a
     file for each folder, then the commit that names them. Exactly once: `open` removes files

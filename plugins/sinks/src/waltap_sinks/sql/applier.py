@@ -147,7 +147,7 @@ class SqlApplier:
             self._write()
 
     def _resolve(self, shapes: Iterable[TargetShape], *, ended: bool = True) -> None:
-        """Add the rows that have a key alone."""
+        """Add the rows that have a key alone, which all have at the end."""
         for shape in list(shapes):
             resolved = self.waiting.resolved(shape, None if ended else partial(self._held, shape))
             if not isinstance(shape, HistoryShape):
@@ -216,7 +216,7 @@ class SqlApplier:
         self._appended.setdefault(shape, []).extend(rows)
 
     def _follow(self, shape: TargetShape) -> None:
-        """Write waiting rows of shapes with its relation or name."""
+        """Write waiting rows of other shapes with its relation or name."""
         self._resolve(self.waiting.follow(shape))
         others = [net.shape for net in self._net_changes.values()]
         oid = shape.relation.oid
@@ -347,7 +347,7 @@ class SqlApplier:
     # --- writing ----------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Write all changes but rows that share a transaction's key."""
+        """Write all changes except rows that share a key in an open transaction."""
         self._write()
         if self.waiting:
             self._resolve(self.waiting, ended=False)

@@ -178,7 +178,7 @@ class KeyOwners(NamedTuple):
 
 
 class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
-    """Hold rows of deferrable keys until one row has each.
+    """Hold changed rows of deferrable keys until one row has the key, or none.
 
     Such a key is checked at the commit. Until then several rows can have it, and full old tuples
     show which of them changes.
@@ -190,7 +190,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
         keys[key] = KeyOwners(first, (*rows, ArrivedRow(row, version)))
 
     def leave(self, shape: TargetShape, key: Any, before: Tuple | None) -> ArrivedRow | None:
-        """Remove the row ``before``; return None if it came first."""
+        """Remove the row ``before``; return None if it was there first."""
         keys = self.setdefault(shape, {})
         first, rows = keys.get(key, KeyOwners())
         for at in reversed(range(len(rows))):
@@ -219,7 +219,7 @@ class WaitingRows(dict[TargetShape, dict[Any, KeyOwners]]):
         return {key: each for key, each in keys.items() if key not in shared}
 
     def follow(self, shape: TargetShape) -> list[TargetShape]:
-        """Return other versions of the relation and shapes of its target.
+        """Return the relation's other versions and its target's other shapes.
 
         ``shape`` gets the rows of a version that differs by names alone: while rows share a
         key, the source alters nothing else.

@@ -101,7 +101,7 @@ class RowWriter:
             self.refuse(table, verb)
 
     def refuse(self, table: BoundTable, verb: str, keys: Sequence[Any] = ()) -> NoReturn:
-        """Raise the error of an ignored statement, with a single key."""
+        """Raise the error for an ignored statement; name a single key."""
         row = f"the row {self._key_text(table, keys[0])}" if len(keys) == 1 else "rows"
         name = table.shape.name
         found = [each for each in self._target.obstacles(name) if verb in each.verbs]

@@ -102,7 +102,7 @@ class TargetShape:
 
     @property
     def layout(self) -> object:
-        """Return the form of tuples and keys, without names."""
+        """Return the form of tuples and keys, whatever their names."""
         types = [(c.number, c.type_oid, c.typmod) for c in self.relation.columns]
         captured = [(c.index, c.mask is None) for c in self.columns]
         return self.deferrable, [c.index for c in self.key], types, captured
@@ -112,7 +112,7 @@ class TargetShape:
         self.columns = tuple(c for c in self.columns if c.key or c.index not in indexes)
 
     def called(self, name: TargetName, source: str, names: Mapping[int, str]) -> "TargetShape":
-        """Return a copy with other names of table and numbered columns."""
+        """Return a copy with other names of table and columns (by number)."""
         made = copy(self)
         made.name, made.source = name, source or self.source
         renamed = {

@@ -1,4 +1,4 @@
-"""Write rows and the position in one transaction."""
+"""Write rows to a database, with their position in one transaction."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -399,7 +399,7 @@ class SqlSink(Sink):
         return failure
 
     def _undelivered(self, part: TransactionPart) -> TransactionPart | None:
-        """Return the changes that the target lacks, None for none.
+        """Return the changes of ``part`` that the target lacks, or None.
 
         Raises: SqlTransactionGap.
         """
@@ -599,7 +599,7 @@ class SqlSink(Sink):
 
     @contextmanager
     def _attempt(self, *, savepoint: bool = True) -> Iterator[None]:
-        """Return a block that is undone if it raises."""
+        """Return a block that is undone, in memory too, if it raises."""
         waiting = self._applier.waiting.copied()
         try:
             with self._target.attempt() if savepoint else nullcontext():

@@ -130,7 +130,7 @@ class TargetTables:
             self._bound.pop(shape, None)
 
     def of(self, shape: TargetShape, *, renewed: bool = False, former: bool = False) -> BoundTable:
-        """Return the table for ``shape``; ``renewed`` before a snapshot's rows.
+        """Return the table for ``shape``. ``renewed``: a snapshot replaces its rows next.
 
         ``former``: by the names that the table has, until the commit.
 
@@ -222,7 +222,7 @@ class TargetTables:
         )
 
     def _key_statement(self, shape: TargetShape, described: TargetDescription) -> str:
-        """Return the SQL that gives a ``described`` table a key."""
+        """Return the SQL that gives a table a key. ``described`` is as the sink found it."""
         target, name, called = self._target, shape.name, {}
         # Where DDL is transactional, columns that were added, and new names, are gone with the
         # failure.
@@ -564,7 +564,7 @@ class TargetTables:
         return True
 
     def _text_type(self, column: TargetColumn) -> str:
-        """Return the type of texts, limited in some keys."""
+        """Return the type of texts, which a key may limit."""
         if not column.key or self._types is None:
             return self._target.text_type
         source = msgspec.structs.replace(as_text(column.column), typmod=-1)
@@ -603,7 +603,7 @@ class TargetTables:
         return text
 
     def _former(self, column: TargetColumn, known: KnownTable | None) -> TargetColumn | None:
-        """Return the column with its source's former type, else None."""
+        """Return the column with its former type at the source, None if that is the same."""
         number = column.column.number
         if known is None or number is None:
             return None

@@ -207,7 +207,7 @@ class CommitAttempt:
     def _with_former_numbers(
         self, commit: CommitContext, table: TableState, group: SegmentGroup
     ) -> TableState:
-        """Number former columns whose names ``group`` uses for others."""
+        """Number a former table's columns whose names ``group`` uses otherwise."""
         if all(n.name in table.ids or n.name not in table.columns for n in group.columns):
             return table
         types = self._readable_types(commit, table, group)

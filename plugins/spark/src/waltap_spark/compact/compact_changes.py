@@ -349,7 +349,7 @@ class _Set:
 
     @cached_property
     def numbers(self) -> Integers:
-        """Numbers that are equal where position and key are."""
+        """Numbers, equal for rows of one position and key."""
         return numbered((*self._log.positions, self._log.keys))
 
     def identities(self, rows: Integers, more: Mapping[str, Array], *, keys: bool) -> pa.Table:

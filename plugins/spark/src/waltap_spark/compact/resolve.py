@@ -53,7 +53,7 @@ def changes_frame(
     *,
     filled: bool = False,
 ) -> DataFrame:
-    """Return the rows of ``sets`` with all columns ever.
+    """Return the rows of ``sets`` with all columns the table ever had.
 
     The log's own columns follow. ``filled``: rows from before a column was added have its
     default, as in the source; otherwise null, as in the log.

@@ -125,7 +125,7 @@ class _Domain(msgspec.Struct, frozen=True):
 
 
 class _Checksum(msgspec.Struct, frozen=True):
-    """A table's size and properties, by a version's checksum file."""
+    """A table's size and properties, from Delta's checksum of a version."""
 
     size: int = msgspec.field(name="tableSizeBytes")
     metadata: _Metadata
@@ -188,7 +188,7 @@ class DeltaFormat(MergingFormat):
             spark.sql(sql)
 
     def _cleared_of(self, spark: SparkSession, error: AnalysisException) -> bool:
-        """Remove a folder that a driver left; return whether it was.
+        """Remove the folder of a table that a driver left; return whether it was one.
 
         The catalogue does not know the table, and it has no rows.
         """
@@ -302,7 +302,7 @@ class DeltaFormat(MergingFormat):
         return [_commit(row["version"], row.asDict()) for row in newer]
 
     def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
-        """Return the replacer for this Delta Lake: REPLACE ON or WHERE."""
+        """Return the replacer if this Delta Lake has REPLACE ON; all have REPLACE WHERE."""
         if self._puts is None and not listed:
             self._puts = _replaces_on(spark)
         return self._put if listed or self._puts else None
@@ -397,7 +397,7 @@ class DeltaFormat(MergingFormat):
 
     @contextlib.contextmanager
     def noted(self, spark: SparkSession, note: CommitNote) -> Iterator[None]:
-        """Set the session's commit metadata; Spark Connect has the transaction's."""
+        """Set the session's commit metadata, and in Spark Connect the transaction id."""
         chosen = {METADATA: msgspec.json.encode(note).decode()}
         if note.step and is_remote(spark):
             app = f"waltap {note.waltap} {note.source}".rstrip()

@@ -472,7 +472,7 @@ class IcebergFormat(MergingFormat):
             return None
 
     def _require_iceberg(self, spark: SparkSession) -> None:
-        """Require Iceberg in the session, with a catalogue."""
+        """Require Iceberg in the session, and our catalogue if none is set."""
         if spark in self._ready:
             return
         with self._starting:

@@ -546,7 +546,7 @@ def layout_name(table: TableState, what: What) -> str:
 
 @contextlib.contextmanager
 def _forgiven(at: str, what: str) -> Iterator[None]:
-    """Log a failed compaction, which runs again."""
+    """Log a failed compaction: the written rows count, and it runs again."""
     try:
         yield
     except (Py4JError, PySparkException, FormatError, *UNREADABLE) as error:

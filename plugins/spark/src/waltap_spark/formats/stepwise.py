@@ -238,7 +238,7 @@ class StepwiseFormat(TableFormat):
         return name
 
     def replacer(self, spark: SparkSession, *, listed: bool) -> ReplaceRows | None:
-        """Return the function that replaces rows in one commit.
+        """Return the function that replaces rows in one commit and one pass.
 
         None: this session has none, with or without a condition (``listed``).
         """

@@ -89,7 +89,7 @@ class CommitContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A change of a table's columns, key or number.
+    """A change of a table's columns, key or number in the source.
 
     ``learn`` returns the table after the change; call it once. ``renames``: present name → new
     name. ``renews_columns``: columns left the source, or returned. ``forgets``: columns, by new name, that

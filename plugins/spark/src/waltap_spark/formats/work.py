@@ -41,7 +41,7 @@ def inserted(names: Sequence[str]) -> str:
 
 
 def equal(name: str, kind: str) -> str:
-    """Return the condition that t's and s's column are equal."""
+    """Return the condition that a column is equal in t and s."""
     if kind in ('"float"', '"double"'):  # 0 and -0 differ
         return f"CAST(t.{name} AS string) <=> CAST(s.{name} AS string)"
     if '"map"' in kind:  # which Spark does not compare
@@ -151,7 +151,7 @@ class TableWriter:
         )
 
     def put(self, replace: ReplaceRows, frame: DataFrame, listed: str | None) -> None:
-        """Replace ``listed`` rows, or else rows with ``frame``'s keys."""
+        """Replace ``listed`` rows, or else rows with ``frame``'s keys, as a step's action."""
         # A frame of rows that are stored as they are stays as it is: columns are round trips.
         as_is = not self._casts() and not self.table.mode.columns
         values = {} if as_is else self.values(frame.schema.names)
@@ -201,7 +201,7 @@ class TableWriter:
             self.take(what, partial(change, self._spark, self.at(what), *given), kind)
 
     def evolve(self, renames: Mapping[str, str], gone: Sequence[str], *, rows: bool) -> None:
-        """Rename, drop, add and retype columns."""
+        """Rename, drop, add and retype columns; ``rows`` have values for existing rows."""
         self.rename(renames)
         self.drop(gone)
         self.add(rows=rows)
@@ -279,7 +279,7 @@ class TableWriter:
             self.take("current", partial(self.update, "current", known), of("fill", known))
 
     def update(self, what: What, values: Mapping[str, str], where: str = "") -> None:
-        """Set columns to SQL ``values`` in ``where``, by default own, rows."""
+        """Set columns to ``values`` (SQL) where ``where`` holds, by default own rows."""
         pairs = ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
         where = where or self.own_rows
         rows = f" WHERE {where}" if where else ""

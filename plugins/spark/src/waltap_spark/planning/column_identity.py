@@ -300,7 +300,7 @@ def _numbers_by_name(table: TableState, names: Iterable[str]) -> dict[str, int]:
 
 
 def _numbered(table: TableState, ids: Mapping[str, int]) -> TableState:
-    """Give columns known by name their number, in all files."""
+    """Give columns known by name alone their number, in all files read by their name."""
     if not ids:
         return table
 

@@ -21,7 +21,7 @@ COLUMNLESS: Final = "none of its columns is in the change log, so its rows are m
 
 @dataclass(slots=True)
 class SegmentGroup:
-    """A table's segments that are applied together, of one epoch."""
+    """Segments of one table applied together: one schema, one epoch."""
 
     fingerprint: str
     epoch: int

@@ -197,7 +197,7 @@ class _Walk:
         self._all.append(table)
 
     def owner_numbers(self, entry: TableEntry) -> "set[tuple[int, int]]":
-        """Return the table number that has the entry's name now."""
+        """Return the number of the table with the entry's name now."""
         owner = self._named.get(entry.name)
         return set() if owner is None or owner.number is None else {owner.number}
 

@@ -26,7 +26,7 @@ VERSION: Final = 1
 
 
 class QueryStart(NamedTuple):
-    """The epoch and LSN, or time (µs), of a query's start.
+    """The epoch and LSN, or time (µs), of a query's first start.
 
     LSNs of two epochs do not compare.
     """

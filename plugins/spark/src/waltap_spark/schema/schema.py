@@ -1,4 +1,4 @@
-"""Schemas of growing tables: Spark types as JSON.
+"""Schemas of growing tables: Spark types as JSON, common and nested types.
 
 Spark casts a struct field by field in order, and refuses a struct with fewer fields. A
 composite type that got another attribute is a struct with one more field, which is null in
@@ -246,7 +246,7 @@ def _type(kind: Any) -> "DataType":
 
 
 def same_type(one: str, other: str) -> bool:
-    """Return whether two types in JSON are equal."""
+    """Return whether two types in JSON are equal, however they are written."""
     return one == other or json.loads(one) == json.loads(other)
 
 

@@ -169,7 +169,7 @@ def start_session(
 
 
 def local_settings(processors: int | None) -> dict[str, str]:
-    """Return a session's default settings with ``processors``."""
+    """Return a session's default settings for a machine with ``processors``."""
     few = processors is not None and processors <= FEW_PROCESSORS
     return {**DEFAULTS, **({"spark.driver.defaultJavaOptions": ONE_COMPILER} if few else {})}
 

@@ -117,7 +117,7 @@ class SparkSink(ChangeLogSink):
                     self._driver.give(NO_MORE)
 
     def wants_chunks(self) -> bool:
-        """Return whether Spark tasks read it: an output's first snapshot."""
+        """Return whether Spark tasks read the snapshot, an output's first."""
         if not self._by_executors:
             return False
         last = ChangeLog(self._store).last()

@@ -154,7 +154,7 @@ def _delivery(
 
 
 def run(rig: SinkRig, act: Callable[[CrashChild], None], kill: KillPoint) -> ChildOutcome:
-    """Run ``action`` in a child, imitated without a fork."""
+    """Run ``action`` in a child; imitate one if it cannot fork."""
     if rig.forks:
         return in_child(act, kill, own=own_files(rig.spec.factory))
     if kill.at_bytes is not None:

@@ -213,7 +213,7 @@ class OffsetStoreSuite(FolderRigSuite):
         assert rig.build().load() in expected, at
 
     def test_a_full_disk_is_an_error_and_keeps_the_old(self, rig: OffsetStoreRig) -> None:
-        """On a full disk `store` raises OffsetError or stores."""
+        """On a full disk `store` stores, or raises OffsetError. The old offset stays then."""
         if not (rig.durable and rig.forks):
             pytest.skip("forgets at the end of the process, or cannot be forked")
         rig.build().store(OLD)
@@ -285,7 +285,7 @@ class OffsetStoreSuite(FolderRigSuite):
 
 
 def _in_child(rig: OffsetStoreRig, point: KillPoint) -> ChildOutcome:
-    """Store `NEW` in a child that dies at ``point``."""
+    """Store `NEW` in a child that dies at ``point``, and report it."""
 
     def act(child: CrashChild) -> None:
         rig.build().store(NEW)

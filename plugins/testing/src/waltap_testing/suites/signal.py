@@ -240,7 +240,7 @@ class SignalActionSuite(RigSuite):
     needs = "a SignalActionRig"
 
     def test_the_type_is_its_own(self, rig: SignalActionRig) -> None:
-        """The type is not waltap's own, which never reach plugins."""
+        """The type is none of waltap's, which never reach a plugin."""
         assert rig.spec.name not in KNOWN
         assert not rig.spec.name.startswith("snapshot-window-")
 

@@ -259,7 +259,7 @@ class SinkSuite(
     def test_a_snapshot_of_another_server_is_followed_by_its_stream(
         self, rig: SinkRig, tmp_path: Path
     ) -> None:
-        """LSNs of two servers do not compare, and may fall."""
+        """LSNs of two servers do not compare; new ones may be lower."""
         workload, sink = mixed(truncate=False), rig.build(tmp_path)
         records = sink.capabilities.records
         deliver(sink, workload.batches(1_000, records=records))
@@ -531,7 +531,7 @@ class SinkSuite(
         tmp_path: Path,
         record_property: Callable[[str, object], None],
     ) -> None:
-        """A kill at any step loses nothing; unpromised events may double."""
+        """A kill at any step loses nothing; only unpromised events may double."""
         kills = doubles = 0
         name, declared = "", False
         for crash in crashes(new_rig, tmp_path):

@@ -153,7 +153,7 @@ class SnapshotterSuite(RigSuite):
         assert isinstance(rig.build().recovers_lost_position(), bool)
 
     def test_answers_do_not_depend_on_what_was_asked_before(self, rig: SnapshotterRig) -> None:
-        """The same state has the same answer, from any object."""
+        """The same state has the same answer, in any order, from any object."""
         one = rig.build()
         first = [_answer(one, known) for known in EVERYTHING]
         again = [_answer(one, known) for known in reversed(EVERYTHING)]
@@ -185,7 +185,7 @@ class SnapshotterSuite(RigSuite):
             assert found[0] == found[1], start
 
     def test_a_table_is_read_by_one_select(self, rig: SnapshotterRig) -> None:
-        """`query` returns None, or always one statement that returns rows."""
+        """`query` returns None, or always the same statement that returns rows."""
         for mode, start, table in _questions(rig):
             statement = mode.query(table, start)
             assert statement == mode.query(table, start), f"{table.name}: another SELECT"

@@ -273,7 +273,7 @@ class TableFormatSuite(RigSuite):
     def test_a_key_that_comes_again_behind_a_missing_delete_is_there_once(
         self, tables: _LogAndTables
     ) -> None:
-        """A key is there once though its delete was missing."""
+        """A key is there once though the log lacks its delete."""
         work = tables.workload
         for number in range(1, 5):
             work.insert(ITEMS, number, "first")

@@ -71,7 +71,7 @@ class TransformSuite(RigSuite):
     # --- positions ---
 
     def test_the_position_is_left_alone(self, rig: TransformRig) -> None:
-        """A batch keeps its position and partition, else data is lost."""
+        """A batch keeps its position, partition and the rest, else data is lost."""
         transform = rig.build()
         for given in _batches():
             # Read before the call: a transform may change the batch in place.

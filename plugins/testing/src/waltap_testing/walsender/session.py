@@ -37,7 +37,7 @@ class _ConversationEnded(Exception):
 
 
 class ClientSession:
-    """The record of one client. Its lists only grow."""
+    """The record of one client. A test may read its lists at any time: they only grow."""
 
     def __init__(
         self,

@@ -200,7 +200,7 @@ class DuckTarget(FileTarget):
         return {column.lower() for (names,) in self.run(KEYS, name) for column in names}
 
     def _make_again(self, name: TargetName, before: str, after: str, values: str = "*") -> bool:
-        """Make a table by a statement; DuckDB alters no key.
+        """Make a table by a statement with ``after``: DuckDB alters no key.
 
         Return false if its statement has no ``before``.
         """
@@ -221,7 +221,7 @@ class DuckTarget(FileTarget):
         values: str = "*",
         renamed: Mapping[str, str] = NO_NAMES,
     ) -> Iterator[None]:
-        """Return a block in which a remade table has no rows.
+        """Return a block without rows and indexes of a table that ``made`` made again.
 
         Without ``made`` it is as it was, if it has indexes: DuckDB renames nothing that has some.
         ``after`` is its name behind the block, ``renamed`` has new names of columns in lower case.
@@ -353,7 +353,7 @@ def _made(path: Path) -> None:
 
 
 def _fitted(value: str, column: BoundColumn) -> str:
-    """Return a value in its column's type, which DuckDB would cast."""
+    """Return a value in its column's type: in an upsert DuckDB would cast the column."""
     return f"CAST({value} AS {column.existing.type})"
 
 

@@ -382,7 +382,7 @@ class SqlTarget(abc.ABC):
         self.run(f"ALTER TABLE {table} ALTER COLUMN {quoted} TYPE {type_}")
 
     def convert(self, name: TargetName, before: TargetColumn, column: TargetColumn) -> None:
-        """Give values another source type's form in columns of one type."""
+        """Give values the form of another type of the source, where columns have the same."""
 
     def allow_nulls(self, name: TargetName, columns: Sequence[str]) -> bool:
         """Let columns that left the key be null; return whether needed."""
@@ -401,7 +401,7 @@ class SqlTarget(abc.ABC):
         self.run(f"ALTER TABLE {self.quoted_table(old)} RENAME TO {self.quoted(new)}")
 
     def move_table(self, old: TargetName, new: TargetName) -> None:
-        """Give a table another schema and name."""
+        """Give a table another schema, and another name if it has one."""
         self.create_schema(new)
         assert new.schema is not None
         schema = self.quoted(new.schema)
@@ -719,7 +719,7 @@ class SqlTarget(abc.ABC):
         return isinstance(error, OSError) or self.meaning(error) is SqlUnreachable
 
     def conflict(self, error: BaseException) -> bool:
-        """Return whether another session caused ``error``: retry it."""
+        """Return whether another session caused ``error``, so that a retry may succeed."""
         return self.meaning(error) is SqlConflict
 
     @abc.abstractmethod

@@ -79,7 +79,7 @@ DIGITS: Final = {"smallint": 5, "int": 10, "integer": 10, "bigint": 19}
 
 
 def common_decimal(existing: str, wanted: str) -> tuple[int, int] | None:
-    """Return a decimal's precision and scale for both exact types.
+    """Return precision and scale of a decimal for the exact numbers of both types.
 
     None if ``wanted`` is no decimal.
     """

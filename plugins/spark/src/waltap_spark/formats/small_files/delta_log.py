@@ -26,7 +26,7 @@ BATCH: Final = 10_000
 
 
 class _DeletionVector(msgspec.Struct, frozen=True, rename="camel"):
-    """Marks of a file's deleted rows."""
+    """Marks of deleted rows, without which a file's rows are unknown."""
 
     storage_type: str
     path_or_inline_dv: str

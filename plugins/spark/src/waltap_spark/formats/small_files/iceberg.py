@@ -273,7 +273,7 @@ class IcebergTable:
         return functools.partial(self.add, file, replaces=replaces)
 
     def add(self, file: DataFile | None, *, replaces: bool) -> None:
-        """Commit ``file``; with ``replaces`` it has all rows."""
+        """Commit ``file`` (None: no rows), with ``replaces`` as all rows of the table."""
         if replaces:
             every = self._static("expressions.Expressions.alwaysTrue")()
             commit = self.java.newOverwrite().overwriteByRowFilter(every)
