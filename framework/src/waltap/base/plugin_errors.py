@@ -56,9 +56,12 @@ def interrupts(error: BaseException) -> bool:
     While a command of waltap handles SIGINT, only a plugin raises KeyboardInterrupt. Python's own
     handler raises it, and a program's may: PySpark's does.
     """
+    if not isinstance(error, KeyboardInterrupt):
+        return False
     handler = signal.getsignal(signal.SIGINT)
-    may_raise = callable(handler) and not handler.__module__.startswith("waltap.")
-    return isinstance(error, KeyboardInterrupt) and may_raise
+    # the Spark driver's handler raises nothing either; a built-in method has no module
+    ours = str(getattr(handler, "__module__", None)).startswith("waltap")
+    return callable(handler) and not ours
 
 
 class UnusableResult(Exception):
