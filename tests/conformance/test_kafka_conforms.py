@@ -74,7 +74,8 @@ def rig(kafka: Kafka, folder: Path, guarantee: str) -> SinkRig:
             "bootstrap.servers": kafka.bootstrap,
             "delivery.guarantee": guarantee,
             "transactional.id": f"{prefix}id",
-            "producer.NAME": {"producer.linger.ms": "1"},
+            # records wait for the flush, which can then fail
+            "producer.NAME": {"producer.linger.ms": "30000"},
         }
     )
 

@@ -1,5 +1,6 @@
 """Every sink of ours keeps the kit's promises."""
 
+import contextlib
 import gzip
 import json
 from collections.abc import Mapping
@@ -161,9 +162,17 @@ class TestHttp(SinkSuite):
     def new_rig(self):
         receivers = []
 
-        def make(_folder):
+        def make(folder):
             receiver = Receiver()
             receivers.append(receiver)
+            away = folder / "away"  # a file, since the sink may be in another process
+            receiver.judge = lambda _body: 404 if away.exists() else 200
+
+            @contextlib.contextmanager
+            def failing():
+                away.touch()
+                yield
+                away.unlink()
 
             def read():
                 return [record(item) for _, body in receiver.taken for item in json.loads(body)]
@@ -174,7 +183,7 @@ class TestHttp(SinkSuite):
                 receiver.judge = lambda body: 422 if b"unfit" in body else 200
                 return "unfit"
 
-            return SinkRig(SPECS["http"], properties, read, asks=True, unfit=unfit)
+            return SinkRig(SPECS["http"], properties, read, asks=True, unfit=unfit, outage=failing)
 
         yield make
         for receiver in receivers:

@@ -134,6 +134,17 @@ async def messages(url: str, stream: str) -> list[Record]:
         await client.close()
 
 
+async def limit(url: str, stream: str, size: int) -> None:
+    """Let a stream take messages of so many bytes; -1: of any size."""
+    client = await nats.connect(url, connect_timeout=60)
+    try:
+        jetstream = client.jetstream(timeout=60)
+        config = (await jetstream.stream_info(stream)).config
+        await jetstream.update_stream(dataclasses.replace(config, max_msg_size=size))
+    finally:
+        await client.close()
+
+
 class Prefixed(NatsSink):
     """Topics of the kit below a subject of the rig's own: subjects belong to one stream of a server."""
 
@@ -163,11 +174,19 @@ class TestNats(SinkSuite):
                 "subjects": (f"{name}.>",),
                 "storage": "memory",
             }
+
+            @contextlib.contextmanager
+            def refusing() -> Iterator[None]:
+                asyncio.run(limit(nats_server.url, name, 1))
+                yield
+                asyncio.run(limit(nats_server.url, name, -1))
+
             return SinkRig(
                 dataclasses.replace(SPECS["nats-jetstream"], factory=factory),
                 NatsProperties.model_validate(given),
                 lambda: asyncio.run(messages(nats_server.url, name)),
                 asks=True,
+                outage=refusing,
             )
 
         return make

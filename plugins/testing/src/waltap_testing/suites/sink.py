@@ -20,6 +20,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -616,42 +617,63 @@ class SinkSuite(
         assert list(rig.read_back()) == before
 
     def test_after_a_failed_flush_nothing_is_promised(
-        self, rig: SinkRig, tmp_path: Path, record_property: Callable[[str, object], None]
+        self,
+        new_rig: Callable[[Path], SinkRig],
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
     ) -> None:
-        workload = mixed(truncate=False)
+        workload, failed = mixed(truncate=False), False
+        # Where the outage makes the write fail, it begins after the write in a second course.
+        for late in (False, True):
+            folder = tmp_path / ("late" if late else "early")
+            folder.mkdir()
+            rig = new_rig(folder)
+            act = partial(_flush_in_outage, rig, folder, workload, late)
+            outcome = run(rig, act, KillPoint())
+            assert outcome.error is None, f"after a failed flush only a SinkError:\n{outcome.error}"
+            _assert_resumes(rig, folder, workload, outcome)
+            if "the flush failed" in outcome.steps:
+                return
+            # A sink that delivers in its writes alone has no flush that can fail.
+            if late and failed:
+                return
+            failed = "the write failed" in outcome.steps
+        record_property(
+            "waltap",
+            f"sink {rig.spec.name}: NOT TESTED: what it does after a failed flush, since none of "
+            "its flushes could be made to fail: give the rig an outage",
+        )
+        pytest.skip("no flush of it could be made to fail: give the rig an outage")
 
-        def act(child: CrashChild) -> None:
-            sink, batches = _begun(rig, tmp_path, workload, child)
-            with rig.outage() if rig.outage is not None else failing_sync():
-                try:
-                    sink.write(batches[1])
-                except SinkError:
-                    return
-                try:
-                    sink.flush()
-                except SinkError:
-                    child.mark("the flush failed")
-                else:
-                    return
-            # The kernel reports a failed write-back once: a second flush would promise lost data.
-            with pytest.raises(SinkError):
-                sink.flush()
-            with pytest.raises(SinkError):
-                sink.write(batches[2])
-            with pytest.raises(SinkError):
-                sink.flush()
-            sink.close()
 
-        outcome = run(rig, act, KillPoint())
-        assert outcome.error is None, f"after a failed flush only a SinkError:\n{outcome.error}"
-        if "the flush failed" not in outcome.steps:
-            record_property(
-                "waltap",
-                f"sink {rig.spec.name}: NOT TESTED: what it does after a failed flush, since none of "
-                "its flushes could be made to fail: give the rig an outage",
-            )
-            pytest.skip("no flush of it could be made to fail: give the rig an outage")
-        _assert_resumes(rig, tmp_path, workload, outcome)
+def _flush_in_outage(
+    rig: SinkRig, folder: Path, workload: ScriptedWorkload, late: bool, child: CrashChild
+) -> None:
+    """Let a flush fail, if it can; expect that the sink promises nothing from there."""
+    sink, batches = _begun(rig, folder, workload, child)
+    if late:
+        sink.write(batches[1])
+    with rig.outage() if rig.outage is not None else failing_sync():
+        try:
+            if not late:
+                sink.write(batches[1])
+        except SinkError:
+            child.mark("the write failed")
+            return
+        try:
+            sink.flush()
+        except SinkError:
+            child.mark("the flush failed")
+        else:
+            return
+    # The kernel reports a failed write-back once: a second flush would promise lost data.
+    with pytest.raises(SinkError):
+        sink.flush()
+    with pytest.raises(SinkError):
+        sink.write(batches[2])
+    with pytest.raises(SinkError):
+        sink.flush()
+    sink.close()
 
 
 def _begun(
