@@ -349,7 +349,6 @@ def _judged(
 def judged(seeds: range, mix: Mix) -> Counter[str]:
     """Play histories on the model; count those with a doubt, with wrong values, and without notice of
     them. The last ones are printed."""
-    logging.getLogger("waltap_postgres").setLevel(logging.ERROR)
     counts = Counter[str]()
     for seed in seeds:
         verdict, _ = played(drawn(seed, mix), seed)
@@ -417,6 +416,7 @@ def _relation(data: bytes, xid: int) -> Relation:
 
 
 def main(most: int, seed: int) -> None:
+    logging.getLogger("waltap_postgres").setLevel(logging.ERROR)
     mix = Mix(savepoint=0.15)
     seeds = range(seed, seed + most)
     print(dict(judged(seeds, mix)))

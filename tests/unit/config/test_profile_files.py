@@ -3,6 +3,7 @@ paths start.
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ def test_a_key_of_yaml_may_replace_a_merged_one(tmp_path):
     [({"state": "running"}, True), ({"state": "paused"}, False), ({"state": "stopped"}, False)]
     + [({"pause": True}, False), ({"pause": False}, True)],
 )
-def test_a_connector_that_strimzi_does_not_run_is_not_run(tmp_path, spec, runs):
+def test_a_connector_that_strimzi_does_not_run_is_not_run(tmp_path, spec, runs, caplog):
+    caplog.set_level(logging.WARNING)  # `run` sets another, which ends with the test
     config = RESOURCE["spec"] | {"state": "running"} | spec
     raw = written(tmp_path, "c.yaml", yaml.safe_dump(RESOURCE | {"spec": config}))
     assert examine(raw, Host(), sink="jsonl:lines").profile is not None  # other commands read it
