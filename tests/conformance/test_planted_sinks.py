@@ -531,6 +531,25 @@ FAULTS.edit(
 )  # fmt: skip
 
 
+@FAULTS.found_by(STOPS)
+class HidesWhatItsWriteReports(InOneTransaction):
+    """Its write fails in an outage, its flush does not say that it failed."""
+
+    def write(self, batch):
+        try:
+            self.link.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as cause:
+            raise Refused("the database is locked") from cause
+        self.link.execute("ROLLBACK")
+        super().write(batch)
+
+    def publish(self):
+        try:
+            super().publish()
+        except sqlite3.Error:
+            self.link.execute("ROLLBACK")
+
+
 @FAULTS.found_by("test_a_snapshot_of_another_server_is_followed_by_its_stream")
 class PassesOverWhatIsBeforeItsStart(InOneTransaction):
     def open(self):

@@ -144,9 +144,9 @@ def _delivery(
             sink.write(batch)
             child.mark(f"write {number}")
             if number % 2:
-                _report(sink.flush(), child)
+                report_promise(sink.flush(), child)
                 child.mark(f"flush after {number}")
-        _report(sink.flush(), child)
+        report_promise(sink.flush(), child)
         child.mark("last flush")
         sink.close()
 
@@ -162,7 +162,8 @@ def run(rig: SinkRig, act: Callable[[CrashChild], None], kill: KillPoint) -> Chi
     return imitated(act, kill)
 
 
-def _report(durable: Position | Positions | None, child: CrashChild) -> None:
+def report_promise(durable: Position | Positions | None, child: CrashChild) -> None:
+    """Report the position that a flush returned, from which an engine would resume."""
     promised = sole(durable)
     if promised is not None:
         child.report((promised.end_lsn, promised.commit_lsn, promised.index))
@@ -179,7 +180,7 @@ def write_and_report(sink: Sink, batch: Batch, child: CrashChild) -> RetryVerdic
     except SinkError as error:
         return error.retry
     try:
-        _report(sink.flush(), child)
+        report_promise(sink.flush(), child)
     except SinkError:
         return RetryVerdict.NEVER
     return None
